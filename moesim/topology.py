@@ -1,0 +1,190 @@
+"""A pod as a graph: vertices, directed links with raw capacity and latency, one kind of device.
+
+Capacity is per direction and raw. What packets leave of it for payload is kept apart in ``efficiency``; what a device's own
+engines can push or pull is kept in ``Device.engines``. Nothing is folded into anything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moesim.errors import InvariantError
+from moesim.sources import Cited
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+StrArray = NDArray[np.str_]
+
+ACCESSES = ("store", "bulk", "write", "read")
+"""How bytes are moved: small SM stores, bulk copies, a device's own writes, a device's own reads."""
+
+VERTEX_KINDS = ("device", "switch", "nic", "cpu")
+
+
+class Tier(IntEnum):
+    """How far two ranks are from each other; the first that holds."""
+
+    SELF = 0
+    DEVICE = 1
+    """Another die of the same package."""
+    HOST = 2
+    DOMAIN = 3
+    """Another host of the same scale-up fabric."""
+    SCALE_OUT = 4
+
+
+@dataclass(frozen=True)
+class Device:
+    """What one rank computes and copies with; peaks are dense and their achieved share is kept apart.
+
+    ``compute``: dtype -> FLOP/s. ``hbm_rate`` [B/s], ``memory`` [B]. ``saturating_cores``: cores which together reach the
+    engine rate, ``None`` if unknown. ``engines``: "write" or "read" -> tier -> B/s at which a device can move bytes to or from peers
+    of that tier, whatever its ports could carry.
+    """
+
+    name: str
+    cores: int
+    core_kind: str
+    compute: Mapping[str, float]
+    compute_efficiency: float
+    hbm_rate: float
+    hbm_efficiency: float
+    memory: float
+    saturating_cores: int | None = None
+    engines: Mapping[str, Mapping[Tier, float]] = field(default_factory=dict)
+
+    @staticmethod
+    def ideal() -> Device:
+        """A device that computes and copies in no time and never runs out of memory."""
+        inf = float("inf")
+        return Device("ideal", 1, "core", {}, 1.0, inf, 1.0, inf)
+
+    def engine(self, access: str) -> Mapping[Tier, float]:
+        """Engine rates that ``access`` is subject to: stores and bulk copies are writes. Empty if unlimited."""
+        return self.engines.get("read" if access == "read" else "write", {})
+
+
+@dataclass(frozen=True, eq=False)
+class Topology:
+    """A pod. V vertices, D devices in rank order, L directed links; link 2i and 2i+1 are the two ways of duplex link i.
+
+    ``package``, ``host``, ``domain``, ``plane`` (V,): membership, -1 for none. ``efficiency``: access -> (L,) payload share of the
+    raw capacity, "default" for accesses that are not listed. ``message_rate`` (V,) [1/s]: most messages a NIC can send.
+    ``faults``: what :func:`moesim.faults.apply` removed or degraded, in words.
+    """
+
+    name: str
+    family: str
+    path: str | None
+    vertices: tuple[str, ...]
+    vertex_kind: StrArray
+    package: IntArray
+    host: IntArray
+    domain: IntArray
+    plane: IntArray
+    devices: IntArray
+    link_src: IntArray
+    link_dst: IntArray
+    link_capacity: FloatArray
+    link_latency: FloatArray
+    link_kind: StrArray
+    efficiency: Mapping[str, FloatArray]
+    message_rate: FloatArray
+    device: Device
+    properties: frozenset[str] = frozenset()
+    cited: tuple[Cited, ...] = ()
+    parameters: Mapping[str, object] = field(default_factory=dict)
+    faults: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        links, vertices = len(self.link_src), len(self.vertices)
+        for name in ("vertex_kind", "package", "host", "domain", "plane", "message_rate"):
+            self._freeze(getattr(self, name), vertices, name)
+        for name in ("link_src", "link_dst", "link_capacity", "link_latency", "link_kind"):
+            self._freeze(getattr(self, name), links, name)
+        for access, share in self.efficiency.items():
+            self._freeze(share, links, f"efficiency[{access}]")
+        self._freeze(self.devices, len(self.devices), "devices")
+        if "default" not in self.efficiency:
+            raise InvariantError("a topology needs a default efficiency")
+
+    @staticmethod
+    def _freeze(array: NDArray[np.generic], length: int, name: str) -> None:
+        if array.shape != (length,):
+            raise InvariantError(f"topology column {name} has shape {array.shape}, not ({length},)")
+        array.flags.writeable = False
+
+    def share(self, access: str) -> FloatArray:
+        """(L,) payload share of the raw capacity under ``access``."""
+        return self.efficiency.get(access, self.efficiency["default"])
+
+    def device_names(self) -> tuple[str, ...]:
+        """Names of the D devices in rank order."""
+        return tuple(self.vertices[v] for v in self.devices)
+
+    def links_of(self, kind: str) -> IntArray:
+        """Directed links of one kind ("lane", "trunk", "nic" ...)."""
+        return np.flatnonzero(self.link_kind == kind)
+
+    def injection(self) -> float:
+        """Raw capacity [B/s] that all devices together offer to the fabric, one direction."""
+        is_device = self.vertex_kind == "device"
+        out = is_device[self.link_src] & ~is_device[self.link_dst]
+        direct = is_device[self.link_src] & is_device[self.link_dst]
+        return float(self.link_capacity[out | direct].sum())
+
+    def without(self, links: NDArray[np.bool_], faults: Sequence[str] = ()) -> Topology:
+        """A copy without the links where the mask (L,) is true; vertices and their numbers stay."""
+        keep = ~links
+        return replace(
+            self,
+            link_src=self.link_src[keep],
+            link_dst=self.link_dst[keep],
+            link_capacity=self.link_capacity[keep],
+            link_latency=self.link_latency[keep],
+            link_kind=self.link_kind[keep],
+            efficiency={access: share[keep] for access, share in self.efficiency.items()},
+            faults=(*self.faults, *faults),
+        )
+
+    def with_capacity(self, capacity: FloatArray, faults: Sequence[str] = ()) -> Topology:
+        """A copy with other raw link capacities (L,) [B/s]."""
+        return replace(self, link_capacity=capacity, faults=(*self.faults, *faults))
+
+    def graph(self) -> nx.DiGraph[str]:
+        """The networkx view: vertices by name with kind, host, domain, package, plane; parallel links summed.
+
+        Edge attributes: ``capacity`` [B/s], ``latency`` [s] (the largest), ``kind``, ``count`` of parallel links.
+        """
+        import networkx as nx
+
+        graph: nx.DiGraph[str] = nx.DiGraph(name=self.name)
+        for v, name in enumerate(self.vertices):
+            graph.add_node(
+                name,
+                kind=str(self.vertex_kind[v]),
+                host=int(self.host[v]),
+                domain=int(self.domain[v]),
+                package=int(self.package[v]),
+                plane=int(self.plane[v]),
+            )
+        for i in range(len(self.link_src)):
+            a, b = self.vertices[self.link_src[i]], self.vertices[self.link_dst[i]]
+            capacity, latency = float(self.link_capacity[i]), float(self.link_latency[i])
+            if graph.has_edge(a, b):
+                edge = graph.edges[a, b]
+                edge["capacity"] += capacity
+                edge["latency"] = max(edge["latency"], latency)
+                edge["count"] += 1
+            else:
+                graph.add_edge(a, b, capacity=capacity, latency=latency, kind=str(self.link_kind[i]), count=1)
+        return graph
