@@ -1,0 +1,109 @@
+"""Balancers: where experts live and which copy each entry goes to; one file each, found by name.
+
+A balancer answers for one batch of one layer. It does not know the pod: whether the pod has what it
+``needs``, what planning costs and how fast weights travel are asked elsewhere.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from moesim.errors import InputError, Problem
+from moesim.placement import Assignment, Placement, experts_per_rank
+from moesim.registry import Registry
+
+__all__ = ["BALANCERS", "Assignment", "Balancer", "BalancerParams", "Placement", "static_assignment"]
+
+
+class BalancerParams(BaseModel):
+    """Base of the parameters of a balancer: closed and frozen."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Balancer(ABC):
+    """Base of all balancers. ``name`` is the name it is registered under.
+
+    ``needs``: properties the pod must have ('multicast' ...). ``max_ranks`` and ``max_top_k``: limits of the
+    real system, None where it has none.
+    """
+
+    name: ClassVar[str]
+    needs: ClassVar[frozenset[str]] = frozenset()
+    max_ranks: ClassVar[int | None] = None
+    max_top_k: ClassVar[int | None] = None
+
+    class Params(BalancerParams):
+        """No parameters."""
+
+    def __init__(self, params: BalancerParams | None = None) -> None:
+        self.params = self.Params() if params is None else params
+
+    def problems(self, ranks: int, experts: int, top_k: int) -> list[Problem]:
+        """Every reason why it cannot place E experts on R ranks with K experts a token; empty if it can."""
+        found: list[Problem] = []
+        try:
+            experts_per_rank(experts, ranks)
+        except InputError as error:
+            found.extend(error.problems)
+        for what, value, limit in (
+            ("ranks", ranks, self.max_ranks),
+            ("experts a token", top_k, self.max_top_k),
+        ):
+            if limit is not None and value > limit:
+                found.append(
+                    Problem(f"balancer {self.name!r} cannot serve {value} {what}", legal=f"at most {limit}")
+                )
+        return found
+
+    def balance(
+        self, ids: NDArray[np.integer], ranks: int, experts: int, rng: np.random.Generator
+    ) -> Assignment:
+        """Place the experts of one layer and send each entry of one batch to a slot.
+
+        ``ids`` (T*R, K): logical experts of each token, rank-major, T tokens on every rank. ``rng`` draws
+        what the balancer leaves to chance: a static placement is the same for the same state of ``rng``, so
+        seed one generator a layer to keep experts where they are from step to step. Raises
+        :class:`InputError` if the sizes are not legal or an id is not an expert.
+        """
+        if ids.ndim != 2 or not np.issubdtype(ids.dtype, np.integer):
+            raise InputError(
+                f"expert ids must be a (tokens, top_k) array of integers, not {ids.dtype} {ids.shape}"
+            )
+        found = self.problems(ranks, experts, ids.shape[1])
+        if ranks >= 1 and len(ids) % ranks:
+            found.append(Problem(f"{len(ids)} tokens do not make the same number on each of {ranks} ranks"))
+        if ids.size and not 0 <= ids.min() <= ids.max() < experts:
+            found.append(
+                Problem(
+                    f"expert ids run from {ids.min()} to {ids.max()}",
+                    legal=f"0 to {experts - 1}: {experts} experts",
+                )
+            )
+        if found:
+            raise InputError(found)
+        return self.assign(ids, ranks, experts, rng)
+
+    @abstractmethod
+    def assign(
+        self, ids: NDArray[np.integer], ranks: int, experts: int, rng: np.random.Generator
+    ) -> Assignment:
+        """What :meth:`balance` does once its arguments have been checked."""
+
+
+def static_assignment(placement: Placement, slot: NDArray[np.integer]) -> Assignment:
+    """An assignment that moves no weights and pads nothing; ``slot`` (T*R, K)."""
+    return Assignment(
+        placement=placement,
+        slot=slot.astype(np.int64),
+        moves=np.empty((0, 2), dtype=np.int64),
+        gemm_rows=np.bincount(slot.ravel(), minlength=len(placement.slot_rank)),
+    )
+
+
+BALANCERS: Registry[type[Balancer]] = Registry("balancer", "moesim.balancers", "moesim.balancers")
