@@ -138,7 +138,7 @@ def off_own(matrix: NDArray[Number], own: IntArray | None = None) -> NDArray[Num
 
 
 def by_tier(matrix: NDArray[Number], tier: NDArray[np.integer]) -> dict[str, float]:
-    """Sum of ``matrix`` (R, R) over the pairs of each tier; ``tier`` (R, R) holds 0 (self) to 4 (scale-out)."""
+    """Sum of ``matrix`` (R, R) over the pairs of each tier; ``tier`` (R, R): 0 (self) to 4 (scale-out)."""
     sums = np.bincount(tier.ravel(), matrix.ravel(), minlength=len(TIERS))
     return dict(zip(TIERS, sums.tolist(), strict=True))
 
@@ -154,15 +154,15 @@ def rows_imbalance(traffic: Traffic) -> float:
 
 
 def maxvio(counts: NDArray[Number]) -> float:
-    """Largest over mean entries (E,) of the logical experts, minus 1: 0 is balanced. Says little about ranks."""
+    """Largest over mean entries (E,) of the logical experts, minus 1: 0 is balanced. Not about ranks."""
     return rank_imbalance(counts) - 1.0
 
 
 def expected_groups(groups: int, experts: int, top_k: int) -> float:
-    """Mean number of distinct groups (ranks, hosts) that a token visits, all sets of K experts being equally
-    likely.
+    """Mean number of distinct groups (ranks, hosts) that a token visits under an unrestricted uniform gate.
 
-    g (1 - C(E - E/g, k) / C(E, k)), the form that DeepEP V2 uses too. ``groups`` must divide ``experts``.
+    All sets of K experts are equally likely: g (1 - C(E - E/g, k) / C(E, k)), as in DeepEP V2. ``groups``
+    must divide ``experts``.
 
     >>> round(expected_groups(8, 256, 8), 3)
     5.295

@@ -82,8 +82,7 @@ class MoonEP(Balancer):
 
 
 def plan(counts: IntArray, token_padding: int) -> MoonEPPlan:
-    """Steps A to C: from ``counts`` (R, E), the entries of each expert on each source rank, to the whole
-    plan.
+    """Steps A to C: the whole plan from ``counts`` (R, E), entries from each source rank to each expert.
 
     Raises :class:`InputError` if R does not divide E or the ranks do not hold the same number of entries.
 
@@ -189,7 +188,7 @@ class _Blocks(NamedTuple):
 
 
 def _blocks(decided: MoonEPPlan) -> _Blocks:
-    """Low source ranks fill low destinations: entries in order of expert and source fill block after block."""
+    """Low source ranks fill low destinations: entries by expert and source fill block after block."""
     ranks, experts = decided.alloc.shape
     epn = experts // ranks
     slot_of = np.full((ranks, experts), -1, dtype=np.int64)
