@@ -17,7 +17,6 @@ from moesim.errors import InputError
 from moesim.placement import Assignment
 
 IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 Number = np.int64 | np.float64
 
 TIERS = ("self", "device", "host", "domain", "scale_out")
