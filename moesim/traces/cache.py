@@ -1,0 +1,99 @@
+"""Keeps composed traces on disk under a hash of everything they depend on. Never an obstacle to a run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from moesim.traces.source import Batch
+from moesim.traces.trace import Trace
+
+LARGEST = 256 << 20
+"""Larger traces [B] are composed anew each time."""
+CAPACITY = 2 << 30
+"""Beyond this [B] in all, those that were used longest ago are removed."""
+
+
+def folder() -> Path:
+    """Where composed traces are kept: ``$XDG_CACHE_HOME/moesim/traces``, else ``~/.cache/moesim/traces``."""
+    root = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(root) if root else Path("~/.cache").expanduser()) / "moesim" / "traces"
+
+
+def key(kind: str, params: dict[str, Any], batch: Batch, fingerprint: str) -> str:
+    """A hash of all that a trace depends on: parameters, model, batch, seed, recorded file, code and numpy."""
+    model = batch.model
+    facts = {
+        "kind": kind,
+        "params": params,
+        "fingerprint": fingerprint,
+        "model": [model.name, model.title, model.experts, model.top_k, model.n_group, model.topk_group, model.moe_layers],
+        "batch": [batch.ep, batch.tokens_per_rank, batch.phase, batch.layers, batch.steps, batch.seed],
+        "code": [_code(), np.__version__],
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+@cache
+def _code() -> str:
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def load(name: str) -> Trace | None:
+    """The trace called ``name``, or ``None`` if it is not there or cannot be read."""
+    path = folder() / f"{name}.npz"
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            facts = json.loads(str(file["facts"]))
+            trace = Trace(ids=file["ids"], requests=file["requests"], layer_ids=file["layer_ids"], **facts)
+    except Exception:  # a damaged archive fails in many ways, and all mean: compose it again
+        return None
+    with suppress(OSError):
+        os.utime(path)
+    for array in (trace.ids, trace.requests):
+        array.flags.writeable = False
+    return replace(trace, notes=tuple(trace.notes))
+
+
+def save(name: str, trace: Trace) -> None:
+    """Keep ``trace``: written beside its place and renamed into it. Does nothing where that is impossible."""
+    if trace.ids.nbytes > LARGEST:
+        return
+    facts = json.dumps(
+        {"experts": trace.experts, "phase": trace.phase, "origin": trace.origin, "notes": trace.notes}
+    )
+    with suppress(OSError):
+        folder().mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=folder(), suffix=".part")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                np.savez(
+                    file, ids=trace.ids, requests=trace.requests, layer_ids=trace.layer_ids, facts=np.array(facts)
+                )
+            os.replace(temporary, folder() / f"{name}.npz")
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
+        _prune()
+
+
+def _prune() -> None:
+    kept = sorted(folder().glob("*.npz"), key=lambda path: path.stat().st_mtime, reverse=True)
+    total = 0
+    for path in kept:
+        total += path.stat().st_size
+        if total > CAPACITY:
+            path.unlink(missing_ok=True)

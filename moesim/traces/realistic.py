@@ -1,0 +1,195 @@
+"""Synthetic routing with the statistics of real recordings, for models that have no public one.
+
+A lognormal popularity a layer; requests that prefer some experts (Dirichlet shares around the popularity of their
+domain); tokens that keep some experts of the token before them. The numbers of the presets were fitted to public
+recordings; independent sequences of one recording show spreads of the same size as the differences between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+
+from moesim.traces import gate, requests
+from moesim.traces.popularity import ROWS, Drift, Floats, PopularParams, PopularSource, entry_weights
+from moesim.traces.source import KINDS, Batch
+
+Shares = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Preset:
+    """``law`` and ``spread`` of popularity, ``alpha0``, ``keep`` and ``request_tokens`` as in the parameters."""
+
+    law: str
+    spread: float
+    alpha0: float
+    keep: float
+    request_tokens: float
+    fitted_to: str
+
+
+PRESETS: Mapping[str, Preset] = {
+    "balanced-chat": Preset("lognormal", 0.2, 118, 0.15, 117, "DeepSeek-V2-Lite, mixed chat prompts"),
+    "serving-r1": Preset("lognormal", 0.7, 120, 0.14, 1000, "DeepSeek-R1 serving totals, tokens as in chat"),
+    "single-domain": Preset("lognormal", 0.8, 120, 0.15, 150, "DeepSeek-V2-Lite, one task (ESFT)"),
+    "gpt-oss": Preset("lognormal", 1.1, 18, 0.13, 300, "gpt-oss-20b decode"),
+    "concentrated-top1": Preset("zipf", 1.7, 120, 0.14, 117, "Llama-4-Maverick decode"),
+}
+
+
+class RealisticParams(PopularParams):
+    """A preset, and what is to differ from it.
+
+    ``sigma``: spread of the lognormal popularity. ``alpha0``: a request's shares are Dirichlet(alpha0 p), smaller is
+    more peculiar. ``keep``: probability that a token keeps an expert of the one before it. ``request_tokens``: mean
+    length of a request. ``domains``: independent popularities that requests belong to in equal shares.
+    ``group_sigma``: lognormal effect of the group of experts (the model's groups, else 8), .35 in DeepSeek-R1's totals.
+    """
+
+    preset: Literal["balanced-chat", "serving-r1", "single-domain", "gpt-oss", "concentrated-top1"] = "serving-r1"
+    sigma: Annotated[float, Field(ge=0, le=10)] | None = None
+    alpha0: PositiveFloat | None = None
+    keep: Annotated[float, Field(ge=0, lt=1)] | None = None
+    request_tokens: Annotated[float, Field(ge=1)] | None = None
+    domains: Annotated[PositiveInt, Field(le=64)] = 1
+    group_sigma: Annotated[float, Field(ge=0, le=3)] = 0.0
+
+    @model_validator(mode="after")
+    def _one_spread(self) -> RealisticParams:
+        if self.sigma is not None and self.target() is not None:
+            raise ValueError("give one of sigma, maxvio and rank_imbalance")
+        if self.sigma is not None and self.resolved.law != "lognormal":
+            raise ValueError(f"preset {self.preset} has a Zipf popularity, without sigma")
+        return self
+
+    @property
+    def resolved(self) -> Preset:
+        """The preset with what differs from it."""
+        base = PRESETS[self.preset]
+        return Preset(
+            law=base.law,
+            spread=base.spread if self.sigma is None else self.sigma,
+            alpha0=self.alpha0 or base.alpha0,
+            keep=base.keep if self.keep is None else self.keep,
+            request_tokens=self.request_tokens or base.request_tokens,
+            fitted_to=base.fitted_to,
+        )
+
+    def spread(self) -> float | None:
+        """sigma, of the preset if it is not given."""
+        return None if self.target() is not None else self.resolved.spread
+
+
+@KINDS.register("realistic")
+class Realistic(PopularSource):
+    """Requests with their own taste, tokens that resemble the one before, popularity as in real gates."""
+
+    Params = RealisticParams
+
+    def schedule(self, batch: Batch) -> requests.Schedule:
+        """Requests of geometric length."""
+        return requests.geometric(batch, self.params.resolved.request_tokens)
+
+    def describe(self) -> str:
+        """The kind, every parameter that holds, and what they were fitted to."""
+        held = self.params.resolved
+        spread = f"{held.law} {held.spread:g}" if self.params.target() is None else held.law
+        target = f", {self.params.target().key} {self.params.target().value:g}" if self.params.target() else ""
+        return (
+            f"synthetic: realistic ({spread}{target}, alpha0 {held.alpha0:g}, keep {held.keep:g}, requests of "
+            f"{held.request_tokens:g} tokens, {self.params.domains} domain(s); preset {self.params.preset}: "
+            f"{held.fitted_to})"
+        )
+
+    def latent(self, batch: Batch, layer: int) -> Floats:
+        """z (steps, domains, experts)."""
+        drift = self.params.drift or Drift(domain_switch=batch.steps)
+        return np.stack([drift.latent(batch, layer, d) for d in range(self.params.domains)], axis=1)
+
+    def popularity(self, z: Floats, spread: float) -> Floats:
+        """exp(spread z), or the power law of the rank."""
+        if self.params.resolved.law == "lognormal":
+            return np.exp(spread * z)
+        rank = 1 + np.argsort(np.argsort(-z, axis=-1), axis=-1)
+        return np.power(rank.astype(np.float64), -spread)
+
+    def layer(
+        self, batch: Batch, schedule: requests.Schedule, layer: int, spread: float
+    ) -> NDArray[np.uint16]:
+        """ids (steps, tokens, k) of one layer."""
+        popularity = self.popularity(self.latent(batch, layer), spread) * self._group_effect(batch, layer)
+        weights = entry_weights(popularity, batch.model.top_k)
+        ids = np.empty((batch.steps, batch.tokens, batch.model.top_k), dtype=np.uint16)
+        state: _Requests | None = None
+        for step in range(batch.steps):
+            if state is None or not schedule.carries:
+                state = _Requests(self.params, batch, layer, schedule.slots(step), weights[step])
+            state.move_to(weights[step])
+            for wave in schedule.waves(step):
+                ids[step, wave.tokens] = state.tokens(wave, step)
+        return ids
+
+    def _group_effect(self, batch: Batch, layer: int) -> Floats:
+        model = batch.model
+        groups = model.n_group if model.n_group > 1 else 8
+        if not self.params.group_sigma or model.experts % groups:
+            return np.ones(model.experts)
+        effect = np.exp(self.params.group_sigma * batch.stream("group", layer).standard_normal(groups))
+        return np.repeat(effect, model.experts // groups)
+
+
+class _Requests:
+    """What the requests in progress remember in one layer: their shares and their last token's experts."""
+
+    def __init__(self, params: Any, batch: Batch, layer: int, slots: int, weights: Shares) -> None:
+        model = batch.model
+        self._held = params.resolved
+        self._groups = params.groups(batch)
+        self._batch, self._layer = batch, layer
+        self._weights = weights
+        self._domain = np.zeros(slots, dtype=np.int64)
+        self._shares = np.ones((slots, model.experts), dtype=np.float32)
+        self._last = np.zeros((slots, model.top_k), dtype=np.int64)
+
+    def move_to(self, weights: Shares) -> None:
+        """Popularity is now ``weights`` (domains, experts): tastes stay, relative to it."""
+        if weights is not self._weights and not np.array_equal(weights, self._weights):
+            self._shares *= (weights / self._weights)[self._domain]
+        self._weights = weights
+
+    def tokens(self, wave: requests.Wave, step: int) -> NDArray[np.intp]:
+        """The experts (rows, k) of the tokens of ``wave``."""
+        batch, key = self._batch, (self._layer, step, wave.number)
+        self._begin(wave.slots[wave.starts], key)
+        race = batch.stream("gate", *key)
+        keep = batch.stream("keep", *key)
+        picks = np.empty((len(wave.slots), batch.model.top_k), dtype=np.intp)
+        for start in range(0, len(wave.slots), ROWS):
+            chunk = slice(start, start + ROWS)
+            slots = wave.slots[chunk]
+            times = gate.race(race, len(slots), self._shares[slots])
+            kept = keep.random((len(slots), batch.model.top_k)) < self._held.keep
+            kept &= ~wave.starts[chunk, None]
+            row, column = np.nonzero(kept)
+            # Time 0 wins the race, and makes its group the best: a kept expert stays, whatever the others do.
+            times[row, self._last[slots[row], column]] = 0
+            picks[chunk] = gate.pick(times, batch.model.top_k, *self._groups)
+        self._last[wave.slots] = picks
+        return picks
+
+    def _begin(self, slots: NDArray[np.int64], key: tuple[int, ...]) -> None:
+        domains = len(self._weights)
+        if domains > 1:
+            self._domain[slots] = self._batch.stream("domain", *key[1:]).integers(domains, size=len(slots))
+        taste = self._batch.stream("taste", *key)
+        concentration = np.float32(self._held.alpha0) * self._weights
+        for start in range(0, len(slots), ROWS):
+            chunk = slots[start : start + ROWS]
+            shape = concentration[self._domain[chunk]]
+            self._shares[chunk] = taste.standard_gamma(shape, dtype=np.float32)
