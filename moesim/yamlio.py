@@ -100,7 +100,13 @@ class Document:
         return mark.line, mark.column
 
     def problem(self, loc: Loc, message: str, legal: str | None = None, at: str = "value") -> Problem:
-        """A :class:`Problem` at ``loc``, with an excerpt and a caret under the value (or ``at="key"``)."""
+        """A :class:`Problem` at ``loc``, with an excerpt and a caret under the value (or ``at="key"``).
+
+        Data that was never text has no lines: the message then begins with the key.
+        """
+        if not self.values:
+            name = ".".join(str(step) for step in loc)
+            return Problem(f"{name}: {message}" if name else message, self.path, legal=legal)
         return self.mark(loc, at).problem(message, legal)
 
     def place(self, problem: Problem, loc: Loc, at: str = "value") -> Problem:
@@ -258,8 +264,10 @@ class _Builder:
             mark = error.problem_mark or error.context_mark
             message = f"not YAML: {error.problem or error.context}"
             if error.context and error.problem:
-                message += f" ({error.context})"
-            message = message.replace("'\\x00'", "the end of the file")
+                begun = error.context_mark
+                message += f" ({error.context}{f' begun in line {begun.line + 1}' if begun else ''})"
+            for theirs in ("'\\x00'", "'<stream end>'", "end of stream"):
+                message = message.replace(theirs, "end of the file")
             legal = "spaces: YAML has no tabs" if "'\\t'" in message else None
             line, column = (1, 1) if mark is None else (mark.line + 1, mark.column + 1)
             problem = self.source.problem(message, line, column, legal=legal)

@@ -1,0 +1,224 @@
+"""A checked scenario -> the things it names: pod, placed ranks, model, demand. Checks that they fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar
+
+from moesim import moe
+from moesim.balancers import BALANCERS, Balancer
+from moesim.checking import in_order
+from moesim.errors import InputError, Problem
+from moesim.moe import MoEModel
+from moesim.protocols import PROTOCOLS, Protocol
+from moesim.yamlio import Document, Loc
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from moesim.scenario import Scenario
+    from moesim.schema import Strategy
+    from moesim.topology import Topology
+    from moesim.traces import Trace
+
+T = TypeVar("T")
+
+MAX_ENTRIES = 2_000_000_000
+"""Most routed entries of a scenario, all steps and layers together: 4 GB of expert numbers."""
+
+
+@dataclass(frozen=True, eq=False)
+class Built:
+    """A scenario with its pod (faults applied), ``devices`` (R,) of its ranks, its model and MoE ``layers``.
+
+    ``strategies``: (protocol, balancer) of each strategy. ``warnings``: inputs that have no effect.
+    """
+
+    scenario: Scenario
+    topology: Topology
+    devices: NDArray[np.int64]
+    model: MoEModel
+    layers: tuple[int, ...]
+    strategies: tuple[tuple[Protocol, Balancer], ...]
+    warnings: tuple[str, ...]
+
+    @cached_property
+    def trace(self) -> Trace:
+        """The demand, logical experts (steps, layers, tokens, k). Composed when first asked for: it takes time.
+
+        Raises :class:`InputError` if the routing does not fit the model or cannot give so much.
+        """
+        from moesim import traces
+
+        one = self.scenario
+        collect = _Collector(one.document)
+        trace = collect.attempt(
+            ("routing",),
+            lambda: traces.compose(
+                one.routing.spec(),
+                self.model,
+                ep=one.ranks.ep,
+                tokens_per_rank=one.workload.tokens_per_rank,
+                phase=one.workload.phase,
+                layers=list(self.layers),
+                steps=one.workload.steps,
+                seed=one.seed,
+                base=one.base,
+            ),
+        )
+        collect.finish()
+        assert trace is not None
+        return trace
+
+
+class _Collector:
+    """Gathers the problems of independent steps, each with a place in the scenario."""
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self.problems: list[Problem] = []
+
+    def attempt(self, loc: Loc, step: Callable[[], T]) -> T | None:
+        """What ``step`` gives; None, its problems noted, if it refuses."""
+        try:
+            return step()
+        except InputError as error:
+            self.problems += [self.document.place(problem, loc) for problem in error.problems]
+            return None
+
+    def finish(self) -> None:
+        """Raise all problems, if there are any."""
+        if self.problems:
+            raise InputError(in_order(self.problems))
+
+
+def build(scenario: Scenario) -> Built:
+    """Load what ``scenario`` names and check that it fits together.
+
+    Raises :class:`InputError` with every misfit: ranks that the pod has no room for, experts that ``ep`` does
+    not divide, layers that the model does not have, a property that a strategy needs and the pod lacks.
+    """
+    from moesim import fabrics, ranks
+
+    collect = _Collector(scenario.document)
+    ep = scenario.ranks.ep
+    model = collect.attempt(("model",), lambda: moe.load(scenario.model))
+    within = (scenario.document, ("topology",))
+    pod = collect.attempt(
+        ("topology",), lambda: fabrics.load(scenario.topology, base=scenario.base, within=within)
+    )
+    devices = None
+    if pod is not None:
+        place = scenario.ranks.place
+        rule = place if isinstance(place, str) else list(place)
+        where = "ep" if isinstance(place, str) else "place"
+        devices = collect.attempt(("ranks", where), lambda: ranks.place(pod, ep, rule))
+    strategies = tuple(_strategy(one) for one in scenario.strategies)
+    layers: tuple[int, ...] = ()
+    if model is not None:
+        layers = _layers(scenario, model, collect)
+        collect.problems += _misfits(scenario, model, strategies)
+    if pod is not None:
+        collect.problems += _lacking(scenario, pod, strategies)
+        if devices is not None:
+            pod = _with_faults(scenario, pod, devices, collect)
+    collect.finish()
+    assert model is not None
+    assert pod is not None
+    assert devices is not None
+    return Built(scenario, pod, devices, model, layers, strategies, tuple(_idle(scenario, pod, strategies)))
+
+
+def _strategy(strategy: Strategy) -> tuple[Protocol, Balancer]:
+    protocol, balancer = strategy.protocol, strategy.balancer
+    return PROTOCOLS.get(protocol.kind)(protocol.params), BALANCERS.get(balancer.kind)(balancer.params)  # type: ignore[arg-type]
+
+
+def _with_faults(
+    scenario: Scenario, pod: Topology, devices: NDArray[np.int64], collect: _Collector
+) -> Topology:
+    for number, fault in enumerate(scenario.faults):
+        # One at a time, so that each has its place.
+        changed = collect.attempt(("faults", number), lambda: pod.with_faults([fault.spec()], devices))  # noqa: B023
+        pod = changed or pod
+    return pod
+
+
+def _layers(scenario: Scenario, model: MoEModel, collect: _Collector) -> tuple[int, ...]:
+    """MoE layer numbers from 0."""
+    wanted, count = scenario.workload.layers, model.moe_layers
+    if wanted == "all":
+        chosen = tuple(range(count))
+    elif isinstance(wanted, int):
+        chosen = tuple(range(wanted))
+    else:
+        chosen = tuple(sorted(wanted))
+    loc: Loc = ("workload", "layers")
+    if chosen[-1] >= count:
+        message = f"{model.name} has {count} MoE layers"
+        legal = f"all, 1 to {count}, or a list of numbers from 0 to {count - 1}"
+        collect.problems.append(scenario.document.problem(loc, message, legal))
+        return ()
+    tokens = scenario.ranks.ep * scenario.workload.tokens_per_rank
+    entries = tokens * model.top_k * len(chosen) * scenario.workload.steps
+    if entries > MAX_ENTRIES:
+        message = f"{entries:,} routed entries are too many to hold"
+        legal = f"at most {MAX_ENTRIES:,}: fewer steps, layers, tokens or ranks"
+        collect.problems.append(scenario.document.problem(("workload",), message, legal, at="key"))
+    return chosen
+
+
+def _misfits(
+    scenario: Scenario, model: MoEModel, strategies: tuple[tuple[Protocol, Balancer], ...]
+) -> Iterator[Problem]:
+    document, ep = scenario.document, scenario.ranks.ep
+    if model.experts % ep:
+        legal = ", ".join(str(n) for n in range(1, model.experts + 1) if model.experts % n == 0)
+        message = f"{ep} ranks do not divide the {model.experts} experts of {model.name}"
+        yield document.problem(("ranks", "ep"), message, legal)
+        return  # what follows would only say it again
+    for number, (protocol, balancer) in enumerate(strategies):
+        loc: Loc = ("strategies", number)
+        for problem in balancer.problems(ep, model.experts, model.top_k):
+            yield document.place(problem, (*loc, "balancer"))
+        try:
+            protocol.check(model, ep)
+        except InputError as error:
+            yield from (document.place(problem, (*loc, "protocol")) for problem in error.problems)
+
+
+def _needs(protocol: Protocol, balancer: Balancer) -> dict[str, str]:
+    """Property -> the key that needs it."""
+    return dict.fromkeys(balancer.needs, "balancer") | dict.fromkeys(protocol.needs(), "protocol")
+
+
+def _lacking(
+    scenario: Scenario, pod: Topology, strategies: tuple[tuple[Protocol, Balancer], ...]
+) -> Iterator[Problem]:
+    for number, (one, pair) in enumerate(zip(scenario.strategies, strategies, strict=True)):
+        for name, key in sorted(_needs(*pair).items()):
+            if name not in pod.properties and name not in one.assume:
+                kind = getattr(one, key).kind
+                message = f"{kind} needs {name}, which {pod.name} is not known to have"
+                legal = f"`assume: [{name}]` in this strategy"
+                yield scenario.document.problem(("strategies", number, key), message, legal)
+
+
+def _idle(
+    scenario: Scenario, pod: Topology, strategies: tuple[tuple[Protocol, Balancer], ...]
+) -> Iterator[str]:
+    for one, pair in zip(scenario.strategies, strategies, strict=True):
+        for name in one.assume:
+            if name in pod.properties:
+                yield f"{one.name}: `assume: {name}` has no effect, {pod.name} has it"
+            elif name not in _needs(*pair):
+                yield f"{one.name}: `assume: {name}` has no effect, nothing in the strategy needs it"
+    for number, fault in enumerate(scenario.faults):
+        if fault.capacity == 1:
+            yield f"faults.{number} has no effect, it leaves the whole capacity"
+    for number, flow in enumerate(scenario.background):
+        if flow.size == 0:
+            yield f"background.{number} has no effect, it carries nothing"
