@@ -25,10 +25,12 @@ class FluidResult:
 
 
 class Fluid:
-    """Flows over resources of fixed capacity (N,) [units/s], from ``now`` on; it is driven by `plan` and `commit`.
+    """Flows over resources of fixed capacity (N,) [units/s], from ``now`` on; it is driven by `plan` and
+    `commit`.
 
-    With ``tolerance`` 0 a step ends at the next finish. Otherwise it may hold many: each flow gets its max-min share of
-    the step, at most what it has left, so that no capacity idles for a flow that ends inside the step.
+    With ``tolerance`` 0 a step ends at the next finish. Otherwise it may hold many: each flow gets its
+    max-min share of the step, at most what it has left, so that no capacity idles for a flow that ends inside
+    the step.
     """
 
     def __init__(self, capacity: FloatArray, tolerance: float) -> None:
@@ -54,7 +56,8 @@ class Fluid:
         self._told = np.zeros(0, dtype=bool)
 
     def add(self, path: IntArray, taken: FloatArray, size: FloatArray, release: FloatArray) -> int:
-        """Flows that start at ``release`` (F,) >= ``now``; columns as from `columns`. Returns the first one's number."""
+        """Flows that start at ``release`` (F,) >= ``now``; columns as from `columns`. Returns the first one's
+        number."""
         first = self._path.shape[1]
         width = max(len(path), len(self._path))
         self._path = np.concatenate(
@@ -83,7 +86,8 @@ class Fluid:
         return self._release
 
     def plan(self) -> FloatArray:
-        """Choose the step that starts ``now``: sets ``end``, and returns the distinct instants of its finishes [s]."""
+        """Choose the step that starts ``now``: sets ``end``, and returns the distinct instants of its
+        finishes [s]."""
         self._start()
         active, left = self._active, self._left
         horizon = float(self._release[self._waiting].min(initial=np.inf))
@@ -112,7 +116,8 @@ class Fluid:
         return np.unique(self._ends[np.isfinite(ends)])
 
     def pop(self, until: float) -> tuple[IntArray, FloatArray]:
-        """Flows that the plan ends by ``until`` and that have not been asked for before, and when they end."""
+        """Flows that the plan ends by ``until`` and that have not been asked for before, and when they
+        end."""
         due = (self._ends <= until) & ~self._told
         self._told |= due
         return self._active[due], self._ends[due]

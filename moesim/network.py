@@ -17,55 +17,51 @@ __all__ = ["Batch", "FluidResult", "Network", "finish_times"]
 
 
 class Batch:
-    """Flows that are reported together: ``n_groups`` groups, each with an event for its first and last arrival.
+    """Flows that were submitted together.
 
-    ``done[g]`` fires with the time [s] at which the last flow of group g has arrived, ``first[g]`` at its first
-    arrival; a group that expects no flow fires at once. ``finish`` (F,) [s], without latency, in order of submission;
-    nan for flows under way. ``start`` (F,) [s].
+    ``done[g]``, for each group g that has a flow, fires when the last flow of the group has arrived,
+    ``first[g]`` when the first has; the value of both is that time [s].
     """
 
-    def __init__(self, network: Network, expected: IntArray) -> None:
-        self._network = network
-        self._missing = np.array(expected, dtype=np.int64)
-        self._latest = np.full(len(expected), float(network.env.now))
-        self._opened = np.zeros(len(expected), dtype=bool)
-        self.done: list[simpy.Event] = [network.env.event() for _ in expected]
-        self.first: list[simpy.Event] = [network.env.event() for _ in expected]
-        self._parts: list[tuple[int, int]] = []
-        for group in np.flatnonzero(self._missing == 0):
-            self.done[group].succeed(network.env.now)
-            self.first[group].succeed(network.env.now)
+    def __init__(
+        self, env: simpy.Environment, engine: Fluid, flows: slice, groups: IntArray, n_groups: int
+    ) -> None:
+        self._env, self._engine, self._flows = env, engine, flows
+        out_group, in_group = groups
+        named = np.append(out_group, in_group[in_group != out_group])
+        self._missing = np.bincount(named[named >= 0], minlength=n_groups)
+        self._latest = np.zeros(n_groups)
+        used = [int(group) for group in np.flatnonzero(self._missing)]
+        self.done: dict[int, simpy.Event] = {group: env.event() for group in used}
+        self.first: dict[int, simpy.Event] = {group: env.event() for group in used}
+        self._opened = np.zeros(n_groups, dtype=bool)
 
     @property
     def finish(self) -> FloatArray:
-        """Finish of each flow (F,) [s], without latency."""
-        return self._gather(self._network.fluid.finish)
+        """Finish of each flow (F,) [s], without latency; nan while it is under way."""
+        return self._engine.finish[self._flows]
 
     @property
     def start(self) -> FloatArray:
         """Release of each flow (F,) [s]."""
-        return self._gather(self._network.fluid.release)
-
-    def _gather(self, values: FloatArray) -> FloatArray:
-        return np.concatenate([values[a:b] for a, b in self._parts]) if self._parts else np.zeros(0)
+        return self._engine.release[self._flows]
 
     def _arrivals(self, group: IntArray, arrival: FloatArray) -> None:
         """Flows of ``group`` (K,) arrive at ``arrival`` (K,) >= now; fires what that completes."""
-        env = self._network.env
         np.maximum.at(self._latest, group, arrival)
         for g in np.unique(group[~self._opened[group]]):
             self._opened[g] = True
-            _fire(env, self.first[g], float(arrival[group == g].min()))
+            _fire(self._env, self.first[g], float(arrival[group == g].min()))
         np.subtract.at(self._missing, group, 1)
         for g in np.unique(group[self._missing[group] == 0]):
-            _fire(env, self.done[g], float(self._latest[g]))
+            _fire(self._env, self.done[g], float(self._latest[g]))
 
 
 class Network:
     """Resources of ``capacity`` (N,) [units/s] that flows share max-min fairly.
 
-    ``tolerance`` relative to the makespan of a batch; 0 is exact. ``solves`` counts allocations, ``load`` (N,) the
-    units that all flows submitted so far take of each resource.
+    ``tolerance`` relative to the makespan of a batch; 0 is exact. ``solves`` counts allocations, ``load``
+    (N,) the units that all flows submitted so far take of each resource.
     """
 
     def __init__(self, env: simpy.Environment, capacity: FloatArray, tolerance: float) -> None:
@@ -88,12 +84,6 @@ class Network:
         """Units (N,) of each resource that the flows submitted so far take."""
         return self.fluid.load
 
-    def batch(self, expected: IntArray) -> Batch:
-        """An empty batch whose group g is complete after ``expected[g]`` flows; `submit` adds to it, at any time."""
-        batch = Batch(self, np.asarray(expected, dtype=np.int64))
-        self._batches.append(batch)
-        return batch
-
     def submit(
         self,
         indptr: IntArray,
@@ -105,27 +95,25 @@ class Network:
         out_group: IntArray,
         in_group: IntArray,
         n_groups: int,
-        batch: Batch | None = None,
     ) -> Batch:
-        """Start flows: CSR rows as in `moesim.rates.allocate`, ``size`` (F,) [B], ``release`` (F,) [s] >= now.
+        """Start flows: CSR rows as in `moesim.rates.allocate`, ``size`` (F,) [B], ``release`` (F,) [s] >=
+        now.
 
-        ``latency`` (F,) [s] passes between a flow's finish and its arrival. Each flow counts in its ``out_group`` and
-        its ``in_group`` (-1 for none) of ``batch``, which is a new one of ``n_groups`` groups if none is given.
+        ``latency`` (F,) [s] passes between a flow's finish and its arrival. Each flow counts in its
+        ``out_group`` and its ``in_group`` (F,), both below ``n_groups``, -1 for none.
         """
         size, release = np.asarray(size, dtype=np.float64), np.asarray(release, dtype=np.float64)
-        groups = np.array([out_group, in_group], dtype=np.int64)
         if len(release) and release.min() < self.env.now:
             raise ValueError(f"a flow is released at {release.min()} s, before now, {self.env.now} s")
-        if batch is None:
-            named = np.concatenate([groups[0], groups[1][groups[1] != groups[0]]])
-            batch = self.batch(np.bincount(named[named >= 0], minlength=n_groups))
         self._advance()
         path, taken = columns(indptr, index, weight, len(self.fluid.load))
         first = self.fluid.add(path, taken, size, release)
-        batch._parts.append((first, first + len(size)))
-        self._owner = np.append(self._owner, np.full(len(size), self._batches.index(batch)))
+        groups = np.array([out_group, in_group], dtype=np.int64)
+        batch = Batch(self.env, self.fluid, slice(first, first + len(size)), groups, n_groups)
+        self._owner = np.append(self._owner, np.full(len(size), len(self._batches)))
         self._groups = np.concatenate([self._groups, groups], axis=1)
         self._latency = np.append(self._latency, latency)
+        self._batches.append(batch)
         if not self._wake.triggered:
             self._wake.succeed()
         return batch
@@ -140,7 +128,8 @@ class Network:
                 self.fluid.commit(min(self.env.now, self.fluid.end))
 
     def _serve(self) -> Any:
-        """Plan a step, report each finish in it at its time, move on; start again when flows are submitted."""
+        """Plan a step, report each finish in it at its time, move on; start again when flows are
+        submitted."""
         while True:
             if self.fluid.idle:
                 yield self._wake

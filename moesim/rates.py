@@ -1,9 +1,9 @@
 """Max-min fair rates: how flows share the resources that they cross. Pure functions on arrays.
 
-A flow of rate v [B/s] takes ``weight * v`` of each resource on its row. The allocation is the max-min fair one of
-``sum_f weight[f, r] * v[f] <= capacity[r]``: all flows rise together, and a flow stops when a resource that it crosses
-is full. So every resource has a *level*, and a flow's rate is the least level on its row (the fluid model of
-Velho, Schnorr, Casanova and Legrand, ACM TOMACS 23(4), 2013, with unit priorities).
+A flow of rate v [B/s] takes ``weight * v`` of each resource on its row. The allocation is the max-min fair
+one of ``sum_f weight[f, r] * v[f] <= capacity[r]``: all flows rise together, and a flow stops when a resource
+that it crosses is full. So every resource has a *level*, and a flow's rate is the least level on its row (the
+fluid model of Velho, Schnorr, Casanova and Legrand, ACM TOMACS 23(4), 2013, with unit priorities).
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ def fill(
 ) -> tuple[FloatArray, int]:
     """Rates (F,) and the number of passes, by progressive filling of all locally tightest resources at once.
 
-    ``path``, ``taken``: (H, F) as from `columns`; ``capacity`` (N+1,), the dummy's last and infinite; ``limit`` (F,):
-    an upper bound of each rate.
+    ``path``, ``taken``: (H, F) as from `columns`; ``capacity`` (N+1,), the dummy's last and infinite;
+    ``limit`` (F,): an upper bound of each rate.
 
-    The tentative level of a resource, (what is left) / (weight of its flows that have no rate yet), never falls as
-    flows are given rates. So a resource whose level is the least on the row of each of its flows has its final level,
-    and all such resources, wherever they are, can be closed in one pass.
+    The tentative level of a resource, (what is left) / (weight of its flows that have no rate yet), never
+    falls as flows are given rates. So a resource whose level is the least on the row of each of its flows has
+    its final level, and all such resources, wherever they are, can be closed in one pass.
     """
     width, flows = path.shape
     nodes = len(capacity)
