@@ -47,7 +47,7 @@ class Built:
 
     @cached_property
     def trace(self) -> Trace:
-        """The demand, logical experts (steps, layers, tokens, k). Composed when first asked for: it takes time.
+        """The demand, logical experts (steps, layers, tokens, k). Composed when first asked for.
 
         Raises :class:`InputError` if the routing does not fit the model or cannot give so much.
         """

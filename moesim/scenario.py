@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,9 @@ def load(
 
 def from_mapping(data: Mapping[str, Any], path: str = "<scenario>") -> Scenario:
     """A scenario from plain data with the keys of a scenario file, quantities as text."""
-    return _checked(Document(dict(data), path, {}, {}), ())
+    # What a notebook holds (numpy numbers, paths) becomes what a file would hold.
+    text = json.dumps(data, default=lambda value: value.item() if hasattr(value, "item") else str(value))
+    return _checked(Document(json.loads(text), path, {}, {}), ())
 
 
 def _checked(document: Document, applied: tuple[str, ...]) -> Scenario:

@@ -79,7 +79,7 @@ def test_all_duplicate_keys_and_bad_numbers_are_told_at_once() -> None:
         ("a: !!binary x\n", 1, "tag"),
         ("a:\n\tb: 1\n", 2, "'\\t'"),
         ("a: [1, 2\nb: 3\n", 2, "not YAML"),
-        ("a: 'x\n", 2, "the end of the file"),
+        ("a: 'x\n", 2, "end of the file"),
         ("a: b: c\n", 1, "not YAML"),
         ("%YAML 1.1\n---\na: 1\n", 2, "directive"),
         ("a: 1\n---\nb: 2\n", 2, "second document"),
