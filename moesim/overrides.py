@@ -96,7 +96,7 @@ class _Override:
             new = {name_key: part}
         else:
             raise self._refuse(f"{'.'.join(self.steps[:depth])} is {part!r} and has no parts", depth)
-        mark = document.mark(loc) if part is not None else self._mark(depth - 1)
+        mark = (document.mark(loc) if part is not None else None) or self._mark(depth - 1)
         marks: dict[Loc, Mark] = {("value",): mark} | {("value", key): mark for key in new}
         return document.graft(loc, Document({"value": new}, self.text.path, marks, marks))
 

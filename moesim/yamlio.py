@@ -83,31 +83,33 @@ class Document:
     keys: Mapping[Loc, Mark]
     values: Mapping[Loc, Mark]
 
-    def mark(self, loc: Loc, at: str = "value") -> Mark:
-        """The mark of ``loc``'s value (or ``at="key"``), or of the nearest parent that has one."""
+    def mark(self, loc: Loc, at: str = "value") -> Mark | None:
+        """The mark of ``loc``'s value (or ``at="key"``), or of the nearest parent that has one.
+
+        None for data that was never text.
+        """
         marks = (self.keys, self.values) if at == "key" else (self.values, self.keys)
-        while True:
+        for depth in range(len(loc), -1, -1):
             for table in marks:
-                if loc in table:
-                    return table[loc]
-            if not loc:
-                return Mark(Text(self.path, ()), 1, 1)
-            loc = loc[:-1]
+                if loc[:depth] in table:
+                    return table[loc[:depth]]
+        return None
 
     def position(self, loc: Loc) -> tuple[int, int]:
         """(line, column) of the value at ``loc``, counted from 1; of the nearest parent if there is none."""
         mark = self.mark(loc)
-        return mark.line, mark.column
+        return (1, 1) if mark is None else (mark.line, mark.column)
 
     def problem(self, loc: Loc, message: str, legal: str | None = None, at: str = "value") -> Problem:
         """A :class:`Problem` at ``loc``, with an excerpt and a caret under the value (or ``at="key"``).
 
         Data that was never text has no lines: the message then begins with the key.
         """
-        if not self.values:
+        mark = self.mark(loc, at)
+        if mark is None:
             name = ".".join(str(step) for step in loc)
             return Problem(f"{name}: {message}" if name else message, self.path, legal=legal)
-        return self.mark(loc, at).problem(message, legal)
+        return mark.problem(message, legal)
 
     def place(self, problem: Problem, loc: Loc, at: str = "value") -> Problem:
         """``problem`` with the place of ``loc``, if it has none yet (a unit's or a registry's complaint)."""

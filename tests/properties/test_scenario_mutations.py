@@ -1,4 +1,4 @@
-"""Whatever is done to the text of a scenario, it is a scenario or a list of placed problems, no other error."""
+"""Whatever is done to the text of a scenario, it is a scenario or placed problems, never another error."""
 
 from __future__ import annotations
 

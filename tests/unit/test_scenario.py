@@ -275,3 +275,13 @@ def test_problems_of_plain_data_name_the_key() -> None:
     messages = [problem.message for problem in caught.value.problems]
     assert any("ranks.ep cannot be 0" in message for message in messages)
     assert any("'workload' is missing" in message for message in messages)
+
+
+def test_problems_of_edited_plain_data_are_placed_where_they_can_be(tmp_path: Path) -> None:
+    one = scenario.from_mapping(loaded(tmp_path).resolved())
+    with pytest.raises(InputError) as caught:
+        one.edited(["strategies.ubep.name=new", "ranks.ep=0"])
+    assert [(problem.path, problem.column) for problem in caught.value.problems] == [("--set", 10)]
+    with pytest.raises(InputError) as caught:
+        one.edited(["strategies.base.name=new"])
+    assert str(caught.value).startswith("<scenario>: require.0: there is no strategy 'base'")
