@@ -6,6 +6,7 @@ engines can push or pull is kept in ``Device.engines``. Nothing is folded into a
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -14,7 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from moesim.errors import InvariantError
+from moesim import units
+from moesim.errors import InputError, InvariantError, Problem
 from moesim.sources import Cited
 
 if TYPE_CHECKING:
@@ -40,6 +42,20 @@ class Tier(IntEnum):
     DOMAIN = 3
     """Another host of the same scale-up fabric."""
     SCALE_OUT = 4
+FAULTS = ("link", "chip", "nic", "rank", "plane")
+"""What a fault can hit."""
+
+
+def _known(kind: str, target: object, names: Mapping[str, object]) -> str:
+    """``target`` as a key of ``names``; :class:`InputError` with the nearest of them otherwise."""
+    text = str(target)
+    if text not in names:
+        close = difflib.get_close_matches(text, names, n=3, cutoff=0.5)
+        guess = f"did you mean {' or '.join(close)}? " if close else ""
+        shown = ", ".join(list(names)[-3:])
+        legal = f"{guess}{len(names)} names and numbers, such as {shown}" if names else f"this pod has no {kind}"
+        raise InputError(Problem(f"a fault names the unknown {kind} {text!r}", legal=legal))
+    return text
 
 
 @dataclass(frozen=True)
@@ -79,7 +95,7 @@ class Topology:
 
     ``package``, ``host``, ``domain``, ``plane`` (V,): membership, -1 for none. ``efficiency``: access -> (L,) payload share of the
     raw capacity, "default" for accesses that are not listed. ``message_rate`` (V,) [1/s]: most messages a NIC can send.
-    ``faults``: what :func:`moesim.faults.apply` removed or degraded, in words.
+    ``faults``: what :meth:`with_faults` removed or degraded, in words.
     """
 
     name: str
@@ -142,23 +158,87 @@ class Topology:
         direct = is_device[self.link_src] & is_device[self.link_dst]
         return float(self.link_capacity[out | direct].sum())
 
-    def without(self, links: NDArray[np.bool_], faults: Sequence[str] = ()) -> Topology:
-        """A copy without the links where the mask (L,) is true; vertices and their numbers stay."""
-        keep = ~links
+    def link_names(self) -> tuple[str, ...]:
+        """(L,) names "a--b" of directed links; a duplex link answers to either direction's."""
+        return tuple(
+            f"{self.vertices[a]}--{self.vertices[b]}"
+            for a, b in zip(self.link_src, self.link_dst, strict=True)
+        )
+
+    def with_faults(
+        self, faults: Sequence[Mapping[str, object]], devices: IntArray | None = None
+    ) -> Topology:
+        """A copy in which links are removed or keep only a share of their capacity; vertices and numbers stay.
+
+        Each fault is ``{link|chip|nic|rank|plane: name or number, capacity: share that is left}``, the share a ratio
+        ("50%", 0.5) and 0 by default. ``link``: "a--b", both ways. ``rank`` needs ``devices`` (R,). Raises
+        :class:`InputError` with all problems, and near names for an unknown one.
+        """
+        capacity = self.link_capacity.copy()
+        said: list[str] = []
+        problems: list[Problem] = []
+        for fault in faults:
+            try:
+                hit, share, words = self._fault(fault, devices)
+            except InputError as error:
+                problems.extend(error.problems)
+                continue
+            capacity[hit] *= share
+            said.append(words)
+        if problems:
+            raise InputError(problems)
+        keep = capacity > 0
         return replace(
             self,
             link_src=self.link_src[keep],
             link_dst=self.link_dst[keep],
-            link_capacity=self.link_capacity[keep],
+            link_capacity=capacity[keep],
             link_latency=self.link_latency[keep],
             link_kind=self.link_kind[keep],
             efficiency={access: share[keep] for access, share in self.efficiency.items()},
-            faults=(*self.faults, *faults),
+            faults=(*self.faults, *said),
         )
 
-    def with_capacity(self, capacity: FloatArray, faults: Sequence[str] = ()) -> Topology:
-        """A copy with other raw link capacities (L,) [B/s]."""
-        return replace(self, link_capacity=capacity, faults=(*self.faults, *faults))
+    def _fault(
+        self, fault: Mapping[str, object], devices: IntArray | None
+    ) -> tuple[NDArray[np.bool_], float, str]:
+        """Links (L,) that a fault touches, the share of capacity left, the fault in words."""
+        kinds = [key for key in fault if key != "capacity"]
+        if len(kinds) != 1 or kinds[0] not in FAULTS:
+            legal = f"{{one of {', '.join(FAULTS)}: name or number, capacity: 0%..100%}}"
+            raise InputError(Problem(f"not a fault: {dict(fault)}", legal=legal))
+        kind, target = kinds[0], fault[kinds[0]]
+        share = units.parse(fault.get("capacity", 0.0), "ratio")  # type: ignore[arg-type]
+        if share > 1:
+            raise InputError(Problem(f"a fault cannot leave {share:.0%} of the capacity", legal="0%..100%"))
+        words = f"{kind} {target} " + (f"at {share:.4g} of its capacity" if share else "removed")
+        if kind == "link":
+            return self._duplex(target), share, words
+        vertices = self._members(kind, target, devices)
+        return vertices[self.link_src] | vertices[self.link_dst], share, words
+
+    def _duplex(self, target: object) -> NDArray[np.bool_]:
+        """(L,) mask of both directions of the link(s) "a--b", or of duplex link number ``target``."""
+        names = self.link_names()
+        where = {str(i // 2): name for i, name in enumerate(names) if i % 2 == 0}
+        where |= {name: name for name in names}
+        ends = sorted(where[_known("link", target, where)].split("--"))
+        return np.array([sorted(name.split("--")) == ends for name in names])
+
+    def _members(self, kind: str, target: object, devices: IntArray | None) -> NDArray[np.bool_]:
+        """(V,) mask of what ``target`` names: a name, or a number counted within its kind."""
+        if kind == "plane":
+            planes = {str(plane): plane for plane in sorted(set(self.plane[self.plane >= 0].tolist()))}
+            return np.asarray(self.plane == planes[_known(kind, target, planes)])
+        if kind == "rank":
+            chosen = self.devices if devices is None else self.devices[devices]
+        else:
+            chosen = np.flatnonzero(self.vertex_kind == ("nic" if kind == "nic" else "switch"))
+        where = {str(i): int(v) for i, v in enumerate(chosen)}
+        where |= {self.vertices[v]: int(v) for v in chosen}
+        mask = np.zeros(len(self.vertices), dtype=bool)
+        mask[where[_known(kind, target, where)]] = True
+        return mask
 
     def graph(self) -> nx.DiGraph[str]:
         """The networkx view: vertices by name with kind, host, domain, package, plane; parallel links summed.

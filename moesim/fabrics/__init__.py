@@ -1,0 +1,98 @@
+"""Fabric families, one file each, and the loader of topology files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from moesim import resources, yamlio
+from moesim.errors import InputError, Problem
+from moesim.registry import Registry, nearest
+from moesim.yamlio import Document, Loc, Mark, Text
+
+if TYPE_CHECKING:
+    from moesim.fabrics._reader import Reader
+    from moesim.fabrics._wiring import Wiring
+    from moesim.topology import Topology
+
+FABRICS: Registry[Callable[[Reader], Wiring]] = Registry("fabric", "moesim.fabrics", "moesim.fabrics")
+"""Family name -> function that reads the mapping ``fabric`` of a topology file and lays the pod out."""
+
+
+def load(
+    spec: str | Path | Mapping[str, Any],
+    overrides: Mapping[str, Any] | None = None,
+    base: Path | None = None,
+    within: tuple[Document, Loc] | None = None,
+) -> Topology:
+    """The pod that ``spec`` asks for: a shipped name, a path, or a mapping.
+
+    A mapping with ``fabric`` is a topology written inline; another one is ``{name: h100-ib, hosts: 8}``: a shipped name or path with
+    some of its declared parameters set, as ``overrides`` does too. ``base``: the folder that paths may be relative to. ``within``: the document and
+    place that an inline mapping comes from, for the positions in errors. Raises :class:`InputError`.
+
+    >>> load("gb200-nvl72").name, len(load({"name": "h100-ib", "hosts": 2}).devices)
+    ('gb200-nvl72', 16)
+    """
+    from moesim.fabrics._pod import build
+
+    settings = dict(overrides or {})
+    if isinstance(spec, (str, Path)):
+        file = resources.find("topology", str(spec), base)
+        return build(*_adjusted(yamlio.load(file), settings), path=str(file))
+    if "fabric" in spec:
+        return build(*_adjusted(_inline(spec, within), settings), path=None)
+    if "name" not in spec:
+        problem = Problem("a topology mapping needs `fabric` or `name`", legal="{name: h100-ib, hosts: 8}")
+        raise InputError(problem if within is None else within[0].place(problem, within[1]))
+    settings = {key: value for key, value in spec.items() if key != "name"} | settings
+    return load(str(spec["name"]), settings, base)
+
+
+def _inline(spec: Mapping[str, Any], within: tuple[Document, Loc] | None) -> Document:
+    """``spec`` as a document of its own, with the marks of the one it stands in."""
+    if within is None:
+        return Document(dict(spec), "<inline topology>", {}, {})
+    document, loc = within
+
+    def inner(marks: Mapping[Loc, Mark]) -> dict[Loc, Mark]:
+        return {at[len(loc) :]: mark for at, mark in marks.items() if at[: len(loc)] == loc}
+
+    return Document(dict(spec), document.path, inner(document.keys), inner(document.values))
+
+
+def _adjusted(document: Document, settings: Mapping[str, Any]) -> tuple[Document, dict[str, Any]]:
+    """The document with its declared parameters set, and all of them with the value in force."""
+    declared = document.data.get("parameters") or {}
+    problems: list[Problem] = []
+    places: dict[str, Loc] = {}
+    for name, place in declared.items() if isinstance(declared, dict) else ():
+        loc = tuple(str(place).split("."))
+        try:
+            document.get(loc)
+            places[name] = loc
+        except (KeyError, TypeError, IndexError):
+            message = f"the parameter {name!r} sets {place!r}, which is not in the file"
+            problems.append(document.problem(("parameters", name), message, "a key such as fabric.hosts"))
+    for name, value in settings.items():
+        if name not in places:
+            legal = nearest(name, sorted(places)) if places else "this pod has no parameters"
+            problems.append(Problem(f"unknown parameter {name!r} of {document.path}", legal=legal))
+            continue
+        document = document.graft(places[name], _given(name, value, document.get(places[name])))
+    if problems:
+        raise InputError(problems)
+    values = {name: document.get(loc) for name, loc in places.items()}
+    plain = {name: v["value"] if isinstance(v, dict) and "value" in v else v for name, v in values.items()}
+    return document, plain
+
+
+def _given(name: str, value: Any, old: Any) -> Document:
+    """A parameter's value from outside the file; a number is no longer what the file's source says."""
+    shown = f"{name}: {value}"
+    mark = Mark(Text(f"parameter {name}", (shown,)), 1, len(name) + 3, max(1, len(str(value))))
+    number = isinstance(old, (dict, int, float)) or (isinstance(old, str) and old[:1].isdigit())
+    plain = number and not isinstance(value, dict)
+    data = {"value": value, "source": "user", "grade": "assumed"} if plain else value
+    return Document({"value": data}, mark.text.path, {}, {("value",): mark})
