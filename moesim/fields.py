@@ -17,8 +17,8 @@ M = TypeVar("M", bound="BaseModel")
 def check(model: type[M], data: Mapping[str, Any], where: str) -> M:
     """``data`` as a ``model``; raises :class:`InputError` with one problem for each field that is wrong.
 
-    ``where`` starts the name of the field in the message ("routing" -> "routing.sigma"): these problems have no
-    line of their own, whoever holds the document adds it.
+    ``where`` starts the name of the field in the message ("routing" -> "routing.sigma"): these problems have
+    no line of their own, whoever holds the document adds it.
     """
     from pydantic import ValidationError
 

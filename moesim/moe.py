@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 class DType:
     """A number format with its scales.
 
-    ``element`` [B] a value. On the wire every ``row_group`` values share a scale of ``row_scale`` [B] (``None``:
-    one scale a row); in weights every ``weight_group`` values share one of ``weight_scale`` [B]. ``compute`` is
-    the key of a device's peak rate. ``source`` says where the layout is from.
+    ``element`` [B] a value. On the wire every ``row_group`` values share a scale of ``row_scale`` [B]
+    (``None``: one scale a row); in weights every ``weight_group`` values share one of ``weight_scale`` [B].
+    ``compute`` is the key of a device's peak rate. ``source`` says where the layout is from.
     """
 
     element: float
@@ -40,12 +40,14 @@ class DType:
 
 DTYPES: dict[str, DType] = {
     "bf16": DType(2, 1, 0, 1, 0, "bf16", "no scales"),
-    "fp8": DType(1, 128, 4, 128 * 128, 4, "fp8", "DeepEP low-latency rows: fp32 scale a 128 values; weights by 128x128 block"),
+    "fp8": DType(1, 128, 4, 128 * 128, 4, "fp8", "DeepEP rows: fp32 scale a 128 values; weights by 128x128"),
     "int8": DType(1, None, 4, 1, 0, "int8", "CANN dispatch: one fp32 scale a token"),
     "mxfp8": DType(1, 32, 1, 32, 1, "fp8", "OCP microscaling: E8M0 scale a 32 values"),
     "nvfp4": DType(0.5, 16, 1, 16, 1, "fp4", "NVFP4: E4M3 scale a 16 values"),
     "mxfp4": DType(0.5, 32, 1, 32, 1, "fp4", "OCP microscaling: E8M0 scale a 32 values"),
-    "int4": DType(0.5, 32, 2, 32, 2, "bf16", "compressed-tensors, group 32, 16-bit scale; multiplied in bf16"),
+    "int4": DType(
+        0.5, 32, 2, 32, 2, "bf16", "compressed-tensors: 16-bit scale a 32 values; computed in bf16"
+    ),
 }
 """Names of formats, for rows and for weights."""
 
@@ -108,7 +110,7 @@ class MoEModel:
         return float(-(-raw // pad) * pad)
 
     def expert_bytes(self, name: str | None = None) -> float:
-        """Bytes [B] of one routed expert: gate_matrices x dispatch_width x intermediate values and their scales.
+        """Bytes [B] of one routed expert: gate_matrices x dispatch_width x intermediate values, and scales.
 
         ``name``: format of the weights, by default the model's own.
 
@@ -135,7 +137,7 @@ class MoEModel:
         return 2.0 * self.gate_matrices * self.dispatch_width * self.intermediate
 
     def shared_flops_per_token(self) -> float:
-        """FLOPs that the shared experts of one layer spend on a token: 2 x matrices x hidden x shared width."""
+        """FLOPs of the shared experts of one layer, a token: 2 x gate_matrices x hidden x their width."""
         return 2.0 * self.gate_matrices * self.hidden * self.shared_intermediate
 
 
@@ -229,8 +231,8 @@ def names() -> list[str]:
 def load(model: str | Mapping[str, Any]) -> MoEModel:
     """The model called ``model`` in the catalogue, or the one given inline as a mapping with the same keys.
 
-    Raises :class:`InputError`: an unknown name (with near ones), or all that is wrong with the mapping. Problems
-    of an inline model name the key ("model.top_k") and have no position: the scenario adds it.
+    Raises :class:`InputError`: an unknown name (with near ones), or all that is wrong with the mapping.
+    Problems of an inline model name the key ("model.top_k") and have no position: the scenario adds it.
 
     >>> load("deepseek-v3").experts
     256

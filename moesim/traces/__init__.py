@@ -4,7 +4,7 @@ A kind of routing is one file here, a :class:`TraceSource` registered in :data:`
 """
 
 from moesim.traces.compose import compose
-from moesim.traces.source import KINDS, Batch, Drawn, Params, TraceSource
+from moesim.traces.source import KINDS, Batch, Drawn, TraceParams, TraceSource
 from moesim.traces.trace import Trace
 
-__all__ = ["KINDS", "Batch", "Drawn", "Params", "Trace", "TraceSource", "compose"]
+__all__ = ["KINDS", "Batch", "Drawn", "Trace", "TraceParams", "TraceSource", "compose"]

@@ -6,19 +6,21 @@ import numpy as np
 
 from moesim.errors import InputError, Problem
 from moesim.traces import requests
-from moesim.traces.source import KINDS, Batch, Drawn, Params, TraceSource
+from moesim.traces.source import KINDS, Batch, Drawn, TraceParams, TraceSource
 
 
 @KINDS.register("balanced")
 class Balanced(TraceSource):
-    """MoonEP's sigma 0: entry n = token * k + pick goes to rank n mod ep, to its local expert (n // ep) mod local.
+    """MoonEP's sigma 0: entry n = token * k + pick goes to rank n mod ep, to its local expert (n // ep) mod
+    local.
 
-    With experts at home in contiguous blocks every rank gets exactly tokens_per_rank * k entries, the experts of a
-    rank differ by at most one, and the picks of a token are distinct (k consecutive entries of a round of E). All
-    layers and steps are alike. The only kind whose demand depends on ep, which must divide the experts.
+    With experts at home in contiguous blocks every rank gets exactly tokens_per_rank * k entries, the experts
+    of a rank differ by at most one, and the picks of a token are distinct (k consecutive entries of a round
+    of E). All layers and steps are alike. The only kind whose demand depends on ep, which must divide the
+    experts.
     """
 
-    Params = Params
+    Params = TraceParams
 
     def draw(self, batch: Batch) -> Drawn:
         """See :class:`TraceSource`."""
@@ -43,4 +45,4 @@ class Balanced(TraceSource):
         reached = 1 + (np.diff(group, axis=1) != 0).sum(axis=1).max()
         if reached <= model.topk_group:
             return ()
-        return (f"balanced routing reaches {reached} groups of experts; the model's gate keeps {model.topk_group}",)
+        return (f"balanced routing reaches {reached} groups of experts, the model's gate {model.topk_group}",)

@@ -30,13 +30,23 @@ def folder() -> Path:
 
 
 def key(kind: str, params: dict[str, Any], batch: Batch, fingerprint: str) -> str:
-    """A hash of all that a trace depends on: parameters, model, batch, seed, recorded file, code and numpy."""
+    """A hash of all that a trace depends on: parameters, model, batch, seed, recorded file, code and
+    numpy.
+    """
     model = batch.model
     facts = {
         "kind": kind,
         "params": params,
         "fingerprint": fingerprint,
-        "model": [model.name, model.title, model.experts, model.top_k, model.n_group, model.topk_group, model.moe_layers],
+        "model": [
+            model.name,
+            model.title,
+            model.experts,
+            model.top_k,
+            model.n_group,
+            model.topk_group,
+            model.moe_layers,
+        ],
         "batch": [batch.ep, batch.tokens_per_rank, batch.phase, batch.layers, batch.steps, batch.seed],
         "code": [_code(), np.__version__],
     }
@@ -80,7 +90,11 @@ def save(name: str, trace: Trace) -> None:
         try:
             with os.fdopen(handle, "wb") as file:
                 np.savez(
-                    file, ids=trace.ids, requests=trace.requests, layer_ids=trace.layer_ids, facts=np.array(facts)
+                    file,
+                    ids=trace.ids,
+                    requests=trace.requests,
+                    layer_ids=trace.layer_ids,
+                    facts=np.array(facts),
                 )
             os.replace(temporary, folder() / f"{name}.npz")
         except BaseException:

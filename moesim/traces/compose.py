@@ -31,10 +31,11 @@ def compose(
 ) -> Trace:
     """The demand that ``spec`` (its ``kind`` and the parameters of that kind) describes.
 
-    ``layers``: MoE layers counted from 0; ``base``: the folder that a relative trace file starts from. The same
-    arguments give the same bytes; a smaller ``ep`` gives a prefix of the tokens of a larger one, and a layer is the
-    same whichever others are asked for (kind ``balanced`` and the target ``rank_imbalance`` depend on ep by their
-    nature). With ``cache`` the result is kept on disk by the content of everything it depends on.
+    ``layers``: MoE layers counted from 0; ``base``: the folder that a relative trace file starts from. The
+    same arguments give the same bytes; a smaller ``ep`` gives a prefix of the tokens of a larger one, and a
+    layer is the same whichever others are asked for (kind ``balanced`` and the target ``rank_imbalance``
+    depend on ep by their nature). With ``cache`` the result is kept on disk by the content of everything it
+    depends on.
 
     Raises :class:`InputError`: an unknown kind or parameter, a trace of another model, a target out of reach.
 
@@ -48,7 +49,9 @@ def compose(
     batch = Batch(model, ep, tokens_per_rank, phase, tuple(layers), steps, seed, base)
     _check(batch)
     source = _source(spec, base)
-    key = store.key(str(spec["kind"]), source.params.model_dump(mode="json"), batch, source.fingerprint(batch))
+    key = store.key(
+        str(spec["kind"]), source.params.model_dump(mode="json"), batch, source.fingerprint(batch)
+    )
     found = store.load(key) if cache else None
     if found is not None:
         return found
@@ -86,7 +89,10 @@ def _check(batch: Batch) -> None:
         (batch.tokens_per_rank < 0, f"tokens_per_rank {batch.tokens_per_rank} must not be negative"),
         (batch.steps < 1, f"steps {batch.steps} must be at least 1"),
         (batch.seed < 0, f"seed {batch.seed} must not be negative"),
-        (batch.phase not in get_args(Phase), f"phase {batch.phase!r} must be one of {', '.join(get_args(Phase))}"),
+        (
+            batch.phase not in get_args(Phase),
+            f"phase {batch.phase!r} must be one of {', '.join(get_args(Phase))}",
+        ),
         (not batch.layers, "layers must not be empty"),
         (len(set(batch.layers)) < len(batch.layers), "layers must differ"),
         (

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from moesim.traces.popularity import Floats, PopularParams, PopularSource, only_one
+from moesim.traces.popularity import Floats, PopularParams, PopularSource
 from moesim.traces.source import KINDS
 
 
 class DirichletParams(PopularParams):
     """``alpha``: concentration an expert; 1.1 to 2 fits DeepSeek-R1 serving, a larger one is more even."""
 
+    own: ClassVar[str] = "alpha"
     alpha: Annotated[float, Field(ge=0.1)] | None = None
-
-    @model_validator(mode="after")
-    def _one_spread(self) -> DirichletParams:
-        only_one(self, "alpha", self.alpha)
-        return self
 
     def spread(self) -> float | None:
         """1 / alpha."""
@@ -38,4 +34,4 @@ class Dirichlet(PopularSource):
 
         shares = np.asarray(gammaincinv(1 / spread, ndtr(z)), dtype=np.float64)
         # Below this an expert is never drawn anyway; zero would leave too few experts for k.
-        return np.maximum(shares, 1e-30 * shares.max(axis=-1, keepdims=True))
+        return np.asarray(np.maximum(shares, 1e-30 * shares.max(axis=-1, keepdims=True)))

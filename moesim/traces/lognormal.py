@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from moesim.traces.popularity import Floats, PopularParams, PopularSource, only_one
+from moesim.traces.popularity import Floats, PopularParams, PopularSource
 from moesim.traces.source import KINDS
 
 
 class LognormalParams(PopularParams):
-    """``sigma``: standard deviation of the logarithm of popularity; .2 for mixed chat, .7 for DeepSeek-R1 serving."""
+    """``sigma``: standard deviation of the logarithm of popularity; .2 for mixed chat, .7 for DeepSeek-R1
+    serving.
+    """
 
+    own: ClassVar[str] = "sigma"
     sigma: Annotated[float, Field(ge=0, le=10)] | None = None
-
-    @model_validator(mode="after")
-    def _one_spread(self) -> LognormalParams:
-        only_one(self, "sigma", self.sigma)
-        return self
-
-    def spread(self) -> float | None:
-        """sigma."""
-        return self.sigma
 
 
 @KINDS.register("lognormal")

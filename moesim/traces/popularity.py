@@ -1,16 +1,15 @@
 """Synthetic routing: what all kinds share that draw tokens from a popularity of experts.
 
-Popularity is an expert's share of the entries. It is a function of one standard normal number z an expert and of one
-*spread*, so that it can drift (z changes) and be tuned to a target imbalance (the spread changes). Layers are
-independent of each other.
+Popularity is an expert's share of the entries. It is a function of one standard normal number z an expert and
+of one *spread*, so that it can drift (z changes) and be tuned to a target imbalance (the spread changes).
+Layers are independent of each other.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +17,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from moesim.errors import InputError, Problem
 from moesim.traces import gate, requests
-from moesim.traces.source import Batch, Drawn, Params, TraceSource
+from moesim.traces.source import Batch, Drawn, TraceParams, TraceSource
 from moesim.traces.targets import Target
 
 Floats = NDArray[np.float64]
@@ -26,11 +25,11 @@ ROWS = 1024
 """Tokens that are drawn at once: small enough for the cache of a core."""
 
 
-class Drift(Params):
+class Drift(TraceParams):
     """How popularity changes from step to step.
 
-    z(t+1) = rho z(t) + sqrt(1 - rho^2) N(0, 1), rho = exp(-1/tau): ``tau`` is the correlation time in steps (without
-    it nothing changes between switches). Every ``domain_switch`` steps all z are drawn afresh.
+    z(t+1) = rho z(t) + sqrt(1 - rho^2) N(0, 1), rho = exp(-1/tau): ``tau`` is the correlation time in steps
+    (without it nothing changes between switches). Every ``domain_switch`` steps all z are drawn afresh.
     """
 
     tau: PositiveFloat | None = None
@@ -56,7 +55,7 @@ class Drift(Params):
         return z
 
 
-class Grouped(Params):
+class Grouped(TraceParams):
     """Group-limited routing: by default the model's own."""
 
     n_group: PositiveInt | None = None
@@ -74,7 +73,7 @@ class Grouped(Params):
         if topk_group > n_group:
             raise InputError(Problem(f"routing.topk_group {topk_group} exceeds n_group {n_group}"))
         if (reach := topk_group * model.experts // n_group) < model.top_k:
-            text = f"routing: {topk_group} of {n_group} groups hold {reach} experts, fewer than top_k {model.top_k}"
+            text = f"routing: {topk_group} of {n_group} groups hold {reach} experts, top_k is {model.top_k}"
             raise InputError(Problem(text))
         return n_group, topk_group
 
@@ -82,9 +81,12 @@ class Grouped(Params):
 class PopularParams(Grouped):
     """Common parameters: one of the kind's own spread, ``maxvio`` and ``rank_imbalance``; drift.
 
-    ``maxvio``: max over experts / mean - 1. ``rank_imbalance``: max over ranks / mean, experts at home in contiguous
-    blocks. Both hold in every layer, on the entries that were drawn, as a mean over the steps.
+    ``maxvio``: max over experts / mean - 1. ``rank_imbalance``: max over ranks / mean, experts at home in
+    contiguous blocks. Both hold in every layer, on the entries that were drawn, as a mean over the steps.
     """
+
+    own: ClassVar[str] = "sigma"
+    """Name of the kind's own spread."""
 
     maxvio: Annotated[float, Field(gt=0)] | None = None
     rank_imbalance: Annotated[float, Field(gt=1)] | None = None
@@ -92,12 +94,14 @@ class PopularParams(Grouped):
 
     def spread(self) -> float | None:
         """The spread that is asked for; ``None`` if a target is."""
-        raise NotImplementedError
+        value: float | None = getattr(self, self.own)
+        return value
 
     @model_validator(mode="after")
     def _one_way(self) -> PopularParams:
-        if self.maxvio is not None and self.rank_imbalance is not None:
-            raise ValueError("maxvio and rank_imbalance exclude each other")
+        given = [getattr(self, key) for key in (self.own, "maxvio", "rank_imbalance")]
+        if sum(value is not None for value in given) != 1:
+            raise ValueError(f"give one of {self.own}, maxvio and rank_imbalance")
         return self
 
     def target(self) -> Target | None:
@@ -105,32 +109,22 @@ class PopularParams(Grouped):
         return Target.of(self.maxvio, self.rank_imbalance)
 
 
-def only_one(params: PopularParams, own: str, value: float | None) -> None:
-    """Raise ``ValueError`` unless exactly one of the kind's ``own`` parameter and the two targets is given."""
-    if (value is None) == (params.target() is None):
-        raise ValueError(f"give one of {own}, maxvio and rank_imbalance")
-
-
 def entry_weights(popularity: Floats, k: int) -> NDArray[np.float32]:
     """Race weights (..., E) under which experts get shares ``popularity`` (..., E) of the entries, k a token.
 
-    A token that draws k distinct experts takes expert e with probability about 1 - exp(-lambda w_e), so
-    w_e = -log(1 - k p_e) makes that k p_e. Experts that would be taken more than once a token are capped just below
+    A token that draws k distinct experts takes expert e with probability about 1 - exp(-lambda w_e), so w_e =
+    -log(1 - k p_e) makes that k p_e. Experts that would be taken more than once a token are capped just below
     one, and the others get what is left.
     """
     if k == popularity.shape[-1]:
         return np.ones(popularity.shape, dtype=np.float32)
     cap = 0.99
     taken = k * popularity / popularity.sum(axis=-1, keepdims=True)
-    while (over := taken > cap).any(axis=-1).any():
-        taken[over] = cap
+    while (taken > cap).any():
         full = taken >= cap
-        left = k - cap * full.sum(axis=-1, keepdims=True)
         rest = np.where(full, 0, taken)
-        total = rest.sum(axis=-1, keepdims=True)
-        taken = np.where(full, cap, rest * np.divide(left, total, out=np.ones_like(total), where=total > 0))
-        if (taken > cap).sum() == 0:
-            break
+        left = k - cap * full.sum(axis=-1, keepdims=True)
+        taken = np.where(full, cap, rest * left / np.maximum(rest.sum(axis=-1, keepdims=True), 1e-300))
     weights = -np.log1p(-taken)
     return np.asarray(weights / weights.sum(axis=-1, keepdims=True), dtype=np.float32)
 
@@ -138,10 +132,8 @@ def entry_weights(popularity: Floats, k: int) -> NDArray[np.float32]:
 class PopularSource(TraceSource):
     """A kind whose tokens are drawn independently from a popularity; :class:`Realistic` adds requests."""
 
-    Params = PopularParams
-
-    def __init__(self, params: Any, base: Path | None = None) -> None:
-        self.params: Any = params
+    Params: ClassVar[type[TraceParams]] = PopularParams
+    params: Any
 
     @abstractmethod
     def popularity(self, z: Floats, spread: float) -> Floats:
@@ -153,7 +145,9 @@ class PopularSource(TraceSource):
 
     def describe(self) -> str:
         """One line for the result: the kind and its parameters."""
-        given = ", ".join(f"{key} {value}" for key, value in self.params.model_dump(exclude_none=True).items())
+        given = ", ".join(
+            f"{key} {value}" for key, value in self.params.model_dump(exclude_none=True).items()
+        )
         return f"synthetic: {type(self).__name__.lower()}" + (f" ({given})" if given else "")
 
     def draw(self, batch: Batch) -> Drawn:
@@ -185,7 +179,9 @@ class PopularSource(TraceSource):
         return (self.params.drift or Drift(domain_switch=batch.steps)).latent(batch, layer, 0)[:, None]
 
     def expected(self, batch: Batch, layer: int) -> Callable[[float], Floats]:
-        """spread -> popularity (steps, experts) without sampling noise: where the search for a target starts."""
+        """spread -> popularity (steps, experts) without sampling noise: where the search for a target
+        starts.
+        """
         z = self.latent(batch, layer)
 
         def shares(spread: float) -> Floats:

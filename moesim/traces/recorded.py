@@ -1,8 +1,9 @@
 """Routing that was recorded from a real model, composed into batches of any size.
 
-One recorded sequence is one request. Requests are drawn with replacement by the seed, each from a random offset of its
-sequence. Decode: a slot of the batch holds one request, which gives a token a step; a finished one is replaced.
-Prefill and training: consecutive tokens of one request after another fill the tokens of each rank.
+One recorded sequence is one request. Requests are drawn with replacement by the seed, each from a random
+offset of its sequence. Decode: a slot of the batch holds one request, which gives a token a step; a finished
+one is replaced. Prefill and training: consecutive tokens of one request after another fill the tokens of each
+rank.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from moesim.errors import InputError, Problem
 from moesim.moe import MoEModel
 from moesim.traces import recording, requests
 from moesim.traces.recording import Recording
-from moesim.traces.source import KINDS, Batch, Drawn, Params, TraceSource
+from moesim.traces.source import KINDS, Batch, Drawn, TraceParams, TraceSource
 
 Ints = NDArray[np.int64]
 
 
-class RecordedParams(Params):
+class RecordedParams(TraceParams):
     """``trace``: the name of a shipped recording, or the path of an .npz file."""
 
     trace: str
@@ -34,9 +35,10 @@ class Recorded(TraceSource):
 
     Params = RecordedParams
 
-    def __init__(self, params: Params, base: Path | None = None) -> None:
+    def __init__(self, params: TraceParams, base: Path | None = None) -> None:
+        super().__init__(params)
         assert isinstance(params, RecordedParams)
-        self.params: RecordedParams = params
+        self.trace = params.trace
         self.path = resources.find("trace", params.trace, base)
 
     def fingerprint(self, batch: Batch) -> str:
@@ -54,7 +56,7 @@ class Recorded(TraceSource):
         for index, layer in enumerate(batch.layers):
             ids[:, index] = found.ids[rows, layer]
         notes = (_reuse(used, len(found.start)), *_stand_ins(found, batch, wanted))
-        origin = f"recorded: {self.params.trace} ({found.model}; {found.origin})"
+        origin = f"recorded: {self.trace} ({found.model}; {found.origin})"
         return Drawn(ids, schedule.requests, origin, notes)
 
     def _check(self, found: Recording, batch: Batch) -> None:

@@ -1,9 +1,9 @@
 """Reads token-level recordings of routing (.npz) and refuses everything that is not one.
 
-Arrays: ``ids`` integer (tokens, layers, k): experts of each token in each MoE layer; ``seq_start`` integer (S+1,):
-sequence s is the rows seq_start[s] to seq_start[s+1], in token order; ``meta``: JSON text with kind "token", model,
-experts, topk, phase; optional ``layer_ids`` (layers,), ``pos`` (tokens,), ``seq_name`` (S,), ``phase`` uint8 (tokens,;
-0 prefill, 1 decode), ``weights`` (tokens, layers, k).
+Arrays: ``ids`` integer (tokens, layers, k): experts of each token in each MoE layer; ``seq_start`` integer
+(S+1,): sequence s is the rows seq_start[s] to seq_start[s+1], in token order; ``meta``: JSON text with kind
+"token", model, experts, topk, phase; optional ``layer_ids`` (layers,), ``pos`` (tokens,), ``seq_name`` (S,),
+``phase`` uint8 (tokens,; 0 prefill, 1 decode), ``weights`` (tokens, layers, k).
 """
 
 from __future__ import annotations
@@ -91,7 +91,9 @@ def load(path: Path, phase: str) -> Recording:
 
 
 def _refusal(path: Path, array: str | None, message: str, legal: str | None = None) -> InputError:
-    return InputError(Problem(f"array {array!r}: {message}" if array else message, path=str(path), legal=legal))
+    return InputError(
+        Problem(f"array {array!r}: {message}" if array else message, path=str(path), legal=legal)
+    )
 
 
 def _arrays(path: Path) -> dict[str, NDArray[Any]]:
@@ -115,7 +117,9 @@ def _arrays(path: Path) -> dict[str, NDArray[Any]]:
             with np.load(path, allow_pickle=False) as file:
                 found[name] = file[name]
         except Exception as error:  # zlib, zip, header and I/O errors: all mean a damaged member
-            raise _refusal(path, name, f"cannot be read ({type(error).__name__}): the file is damaged") from None
+            raise _refusal(
+                path, name, f"cannot be read ({type(error).__name__}): the file is damaged"
+            ) from None
     return found
 
 
@@ -186,14 +190,16 @@ def _ids(path: Path, array: NDArray[Any], meta: dict[str, Any]) -> NDArray[np.ui
     outside = (array < 0) | (array >= meta["experts"])
     if outside.any():
         token, layer, pick = (int(i) for i in np.argwhere(outside)[0])
-        text = f"ids[{token}, {layer}, {pick}] is {array[token, layer, pick]}, not an expert 0..{meta['experts'] - 1}"
-        raise _refusal(path, "ids", text)
+        text = f"ids[{token}, {layer}, {pick}] is {array[token, layer, pick]}"
+        raise _refusal(path, "ids", text, f"experts 0..{meta['experts'] - 1}")
     ids = array.astype(np.uint16)
     ordered = np.sort(ids, axis=2)
     twice = (ordered[:, :, 1:] == ordered[:, :, :-1]).any(axis=2)
     if twice.any():
         token, layer = (int(i) for i in np.argwhere(twice)[0])
-        raise _refusal(path, "ids", f"ids[{token}, {layer}] has an expert twice: {ids[token, layer].tolist()}")
+        raise _refusal(
+            path, "ids", f"ids[{token}, {layer}] has an expert twice: {ids[token, layer].tolist()}"
+        )
     return ids
 
 
@@ -202,7 +208,9 @@ def _edges(path: Path, array: NDArray[Any], tokens: int) -> NDArray[np.int64]:
         raise _refusal(path, "seq_start", f"is {array.dtype} {array.shape}", "integers (sequences + 1,)")
     edges = array.astype(np.int64)
     if edges[0] != 0 or edges[-1] != tokens:
-        raise _refusal(path, "seq_start", f"runs from {edges[0]} to {edges[-1]}, not from 0 to {tokens} tokens")
+        raise _refusal(
+            path, "seq_start", f"runs from {edges[0]} to {edges[-1]}, not from 0 to {tokens} tokens"
+        )
     if (falls := np.diff(edges) < 0).any():
         raise _refusal(path, "seq_start", f"falls after sequence {int(np.argmax(falls))}")
     return edges
@@ -234,7 +242,9 @@ def _optional(path: Path, arrays: dict[str, NDArray[Any]], ids: NDArray[np.uint1
 def _of_phase(
     path: Path, array: NDArray[Any], edges: NDArray[np.int64], phase: str
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], str]:
-    """Rows of one phase in each sequence: prefill comes first in it. The other phase if there is none of this."""
+    """Rows of one phase in each sequence: prefill comes first in it. The other phase if there is none of
+    this.
+    """
     if ((array != 0) & (array != 1)).any():
         raise _refusal(path, "phase", "holds other numbers than 0 (prefill) and 1 (decode)")
     decoded = np.concatenate([[0], np.cumsum(array.astype(np.int64))])

@@ -1,8 +1,8 @@
 """Which request each token of a batch belongs to, and where in it the token stands.
 
-Decode: a slot of the batch holds a request and gives one token a step; a finished request is replaced at once.
-Prefill and training: each rank is filled with the tokens of one request after another, the last one cut where the
-rank is full; every step brings new requests.
+Decode: a slot of the batch holds a request and gives one token a step; a finished request is replaced at
+once. Prefill and training: each rank is filled with the tokens of one request after another, the last one cut
+where the rank is full; every step brings new requests.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Ints = NDArray[np.int64]
 class Wave:
     """Tokens that can be drawn together, at most one of each request.
 
-    ``tokens``: where in the step they stand. ``slots``: which state each continues. ``starts``: whether it is the
-    first token of its request. ``number``: the wave within its step.
+    ``tokens``: where in the step they stand. ``slots``: which state each continues. ``starts``: whether it is
+    the first token of its request. ``number``: the wave within its step.
     """
 
     number: int
@@ -34,7 +34,8 @@ class Wave:
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """``requests`` and ``positions`` (steps, tokens): request number, and position of the token in its request.
+    """``requests`` and ``positions`` (steps, tokens): request number, and position of the token in its
+    request.
 
     ``carries``: whether a request goes on in the same slot of the next step (decode).
     """
@@ -69,7 +70,9 @@ def independent(batch: Batch) -> Schedule:
 
 
 def geometric(batch: Batch, mean: float) -> Schedule:
-    """Requests of geometrically distributed length with ``mean`` tokens: what is left of one has the same law."""
+    """Requests of geometrically distributed length with ``mean`` tokens: what is left of one has the same
+    law.
+    """
     if batch.phase == "decode":
         starts = np.ones((batch.steps, batch.tokens), dtype=np.bool_)
         for step in range(1, batch.steps):
@@ -80,13 +83,16 @@ def geometric(batch: Batch, mean: float) -> Schedule:
         if mean == 1:
             return np.ones(batch.ep, dtype=np.int64)
         chance = batch.stream("length", step, turn).random(batch.ep)
-        return np.maximum(1, np.ceil(np.log1p(-chance) / np.log1p(-1 / mean))).astype(np.int64)
+        counted: Ints = np.ceil(np.log1p(-chance) / np.log1p(-1 / mean)).astype(np.int64)
+        return np.maximum(1, counted)
 
     return fill(batch, lengths)
 
 
 def slots(starts: NDArray[np.bool_]) -> Schedule:
-    """The decode schedule in which a new request starts in a slot where ``starts`` (steps, tokens) says so."""
+    """The decode schedule in which a new request starts in a slot where ``starts`` (steps, tokens) says
+    so.
+    """
     steps, tokens = starts.shape
     turn = np.cumsum(starts, axis=0) - 1
     requests = np.arange(tokens)[None, :] * steps + turn

@@ -18,7 +18,7 @@ from moesim.traces.trace import Ids
 Phase = Literal["decode", "prefill", "train"]
 
 
-class Params(BaseModel):
+class TraceParams(BaseModel):
     """Parameters of a kind of routing: closed and frozen."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -48,8 +48,9 @@ class Batch:
     def stream(self, purpose: str, *key: int) -> np.random.Generator:
         """An independent stream of random numbers for one purpose, layer, step ...
 
-        Every array is drawn from its own stream with tokens (or requests) on the slowest axis, so a smaller ep
-        sees a prefix of what a larger one sees, and one layer does not depend on which others are asked for.
+        Every array is drawn from its own stream with tokens (or requests) on the slowest axis, so a smaller
+        ep sees a prefix of what a larger one sees, and one layer does not depend on which others are asked
+        for.
         """
         words = [self.seed, *purpose.encode(), 0, *key]
         return np.random.Generator(np.random.SFC64(np.random.SeedSequence(words)))
@@ -68,14 +69,16 @@ class Drawn:
 class TraceSource(ABC):
     """One kind of routing. A subclass declares ``Params`` and draws."""
 
-    Params: ClassVar[type[Params]] = Params
+    Params: ClassVar[type[TraceParams]] = TraceParams
 
-    def __init__(self, params: Params, base: Path | None = None) -> None:
-        self.params = params
+    def __init__(self, params: TraceParams, base: Path | None = None) -> None:
+        self.params: TraceParams = params
 
     @abstractmethod
     def draw(self, batch: Batch) -> Drawn:
-        """The demand of ``batch``; raises :class:`~moesim.errors.InputError` if these parameters cannot give it."""
+        """The demand of ``batch``; raises :class:`~moesim.errors.InputError` if these parameters cannot give
+        it.
+        """
 
     def fingerprint(self, batch: Batch) -> str:
         """What the demand depends on beside the parameters and ``batch``: the content of a file."""

@@ -15,8 +15,10 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Real:
-    """Statistics of a real recording: ``sigma`` of the log shares, ``zipf`` slope by rank, contiguous imbalance by ep,
-    overlap with the token 1, 4, 16 back, distinct ranks a token reaches by ep. Means over its layers."""
+    """Statistics of a real recording: ``sigma`` of the log shares, ``zipf`` slope by rank, contiguous
+    imbalance by ep, overlap with the token 1, 4, 16 back, distinct ranks a token reaches by ep. Means over
+    its layers.
+    """
 
     sigma: float
     expert: float
@@ -27,8 +29,9 @@ class Real:
 
 
 # Computed from public recordings (origins in scenarios/traces/README.md; the chat prompts are of
-# ngavhane/moe-beyond@4dca2eac, the DeepSeek-R1 totals of sgl-project/sglang issue 6017, decode 2000->100, experts
-# placed at random: in expert order load falls with the index, and imbalance is 1.88, 2.25, 2.63, 3.13).
+# ngavhane/moe-beyond@4dca2eac, the DeepSeek-R1 totals of sgl-project/sglang issue 6017, decode 2000->100,
+# experts placed at random: in expert order load falls with the index, and imbalance is 1.88, 2.25, 2.63,
+# 3.13).
 REAL: Mapping[str, Real] = {
     "DeepSeek-V2-Lite, mixed chat": Real(
         0.21, 1.72, {8: 1.12, 16: 1.20, 32: 1.38, 64: 1.72}, 0.21,
@@ -45,19 +48,22 @@ REAL: Mapping[str, Real] = {
         1.14, 2.59, {4: 1.16, 8: 1.42, 16: 1.90, 32: 2.59}, 1.03,
         {1: 0.44, 4: 0.36, 16: 0.34}, {4: 3.02, 8: 3.58, 16: 3.86},
     ),
-    "DeepSeek-R1, decode (random places)": Real(0.7, 6.07, {8: 1.23, 16: 1.43, 32: 1.77, 64: 2.42, 256: 6.07}),
+    "DeepSeek-R1, decode (random places)": Real(
+        0.7, 6.07, {8: 1.23, 16: 1.43, 32: 1.77, 64: 2.42, 256: 6.07},
+    ),
 }  # fmt: skip
 
 LAGS = (1, 4, 16)
 
 
 def of(trace: Trace) -> dict[str, object]:
-    """Statistics of ``trace``, means over layers (and steps), and those of the real recording with the nearest sigma.
+    """Statistics of ``trace``, means over layers (and steps), and those of the real recording with the
+    nearest sigma.
 
     Keys: ``sigma``, ``zipf``, ``expert`` (max/mean), ``imbalance`` {ep: max/mean over ranks, contiguous},
     ``overlap`` {lag: share of experts in common with the token that many back in its request}, ``ranks_hit``
-    {ep: distinct ranks a token}, ``closest`` (its name) and ``table``: rows (quantity, this, the closest). Empty but
-    for ``tokens`` if there are no tokens.
+    {ep: distinct ranks a token}, ``closest`` (its name) and ``table``: rows (quantity, this, the closest).
+    Empty but for ``tokens`` if there are no tokens.
     """
     if not trace.ids.size:
         return {"tokens": 0}
@@ -113,7 +119,9 @@ def ranks_hit(trace: Trace, ep: int) -> float:
 
 
 def overlap(trace: Trace, lag: int) -> float | None:
-    """Mean share of a token's experts that the token ``lag`` before it in its request has; ``None`` without pairs."""
+    """Mean share of a token's experts that the token ``lag`` before it in its request has; ``None`` without
+    pairs.
+    """
     if trace.phase == "decode":
         pairs = trace.requests[lag:] == trace.requests[:-lag]
         now, before = trace.ids[lag:], trace.ids[:-lag]
@@ -126,4 +134,4 @@ def overlap(trace: Trace, lag: int) -> float | None:
     for layer in range(trace.ids.shape[1]):
         a, b = now[:, layer][pairs], before[:, layer][pairs]
         total += float((a[:, :, None] == b[:, None, :]).any(axis=2).mean())
-    return total / trace.ids.shape[1]
+    return total / int(trace.ids.shape[1])

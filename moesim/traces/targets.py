@@ -19,7 +19,9 @@ STEPS = 60
 
 @dataclass(frozen=True)
 class Target:
-    """A wanted imbalance: ``level`` "expert" (max/mean of experts, which is maxvio + 1) or "rank" (max/mean)."""
+    """A wanted imbalance: ``level`` "expert" (max/mean of experts, which is maxvio + 1) or "rank"
+    (max/mean).
+    """
 
     level: str
     max_over_mean: float
@@ -42,10 +44,12 @@ class Target:
         expected: Callable[[float], Floats],
         drawn: Callable[[float], NDArray[np.uint16]],
     ) -> float:
-        """The spread at which the entries drawn have this imbalance, within max(2 % of maxvio or ratio, 0.005).
+        """The spread at which the entries drawn have this imbalance, within max(2 % of maxvio or ratio,
+        0.005).
 
-        Bisection of the logarithm of the spread in [1e-5, 10], at most 60 draws, as MoonEP's benchmarks do; it starts
-        where the ``expected`` shares (steps, experts) have it. Raises :class:`InputError` if no spread has.
+        Bisection of the logarithm of the spread in [1e-5, 10], at most 60 draws, as MoonEP's benchmarks do;
+        it starts where the ``expected`` shares (steps, experts) have it. Raises :class:`InputError` if no
+        spread has.
         """
         self._possible(batch)
         lowest, highest = NARROWEST, WIDEST

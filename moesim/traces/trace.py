@@ -15,10 +15,10 @@ class Trace:
     """Demand in logical experts, before any placement.
 
     ``ids`` (steps, layers, tokens, k) uint16: the k distinct experts of each token, in no particular order.
-    Tokens are rank-major: rank r of ep holds tokens r*T to (r+1)*T, T = tokens_per_rank. ``layer_ids`` (layers,):
-    MoE layers, counted from 0. ``requests`` (steps, tokens) int32: the request that a token belongs to; equal
-    numbers in one step, or in one slot from step to step, are one request. ``origin`` says where the routing is
-    from, ``notes`` what a reader of the result must know about it.
+    Tokens are rank-major: rank r of ep holds tokens r*T to (r+1)*T, T = tokens_per_rank. ``layer_ids``
+    (layers,): MoE layers, counted from 0. ``requests`` (steps, tokens) int32: the request that a token
+    belongs to; equal numbers in one step, or in one slot from step to step, are one request. ``origin`` says
+    where the routing is from, ``notes`` what a reader of the result must know about it.
     """
 
     ids: Ids
@@ -53,6 +53,6 @@ class Trace:
 
     def statistics(self) -> dict[str, object]:
         """What characterises the demand, beside the closest real recording: see :mod:`.statistics`."""
-        from moesim.traces import statistics
+        from moesim.traces.statistics import of
 
-        return statistics.of(self)
+        return of(self)

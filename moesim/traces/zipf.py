@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from moesim.traces.popularity import Floats, PopularParams, PopularSource, only_one
+from moesim.traces.popularity import Floats, PopularParams, PopularSource
 from moesim.traces.source import KINDS
 
 
 class ZipfParams(PopularParams):
     """``exponent``: the expert of rank i (from 1, ranks in random order) has popularity i^-exponent."""
 
+    own: ClassVar[str] = "exponent"
     exponent: Annotated[float, Field(ge=0, le=10)] | None = None
-
-    @model_validator(mode="after")
-    def _one_spread(self) -> ZipfParams:
-        only_one(self, "exponent", self.exponent)
-        return self
-
-    def spread(self) -> float | None:
-        """exponent."""
-        return self.exponent
 
 
 @KINDS.register("zipf")
