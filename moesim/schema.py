@@ -225,9 +225,9 @@ class Strategy(Closed):
 class Fault(Closed):
     """A part of the pod with less than its capacity, or none."""
 
-    link: str | None = None
-    chip: str | None = None
-    nic: str | None = None
+    link: int | str | None = None
+    chip: int | str | None = None
+    nic: int | str | None = None
     rank: Annotated[int, Field(ge=0)] | None = None
     plane: int | str | None = None
     capacity: FractionKept = Field(0.0, description="what is left of it; 0% is gone")

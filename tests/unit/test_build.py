@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from moesim import scenario
+from moesim.build import Built, build
+from moesim.errors import InputError, Problem
+
+TEXT = """\
+moesim: 1
+topology:
+  fabric: {kind: crossbar, devices: 8, port: {capacity: 900GB/s, source: example, grade: assumed}}
+ranks: {ep: 4, place: packed}
+model: mixtral-8x7b
+workload: {phase: decode, tokens_per_rank: 16, layers: all, steps: 1}
+routing: {kind: lognormal, sigma: 0.7}
+strategies:
+  - {name: base, protocol: nccl-alltoall}
+  - {name: ubep, protocol: {kind: ubep, sync: sp}, assume: [atomic-512B]}
+seed: 0
+"""
+
+
+def built(folder: Path, *edits: tuple[str, str]) -> Built:
+    text = TEXT
+    for old, new in edits:
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    path = folder / "s.yaml"
+    path.write_text(text)
+    return build(scenario.load(path))
+
+
+def refused(folder: Path, *edits: tuple[str, str]) -> tuple[Problem, ...]:
+    with pytest.raises(InputError) as caught:
+        built(folder, *edits)
+    return caught.value.problems
+
+
+def test_what_is_built(tmp_path: Path) -> None:
+    one = built(tmp_path)
+    assert len(one.topology.devices) == 8
+    assert one.devices.shape == (4,)
+    assert one.model.name == "mixtral-8x7b"
+    assert one.layers == tuple(range(one.model.moe_layers))
+    assert [protocol.kind for protocol, _ in one.strategies] == ["nccl-alltoall", "ubep"]
+    assert one.warnings == ()
+
+
+def test_the_demand_has_the_shape_that_was_asked(tmp_path: Path) -> None:
+    one = built(tmp_path, ("layers: all", "layers: [5, 2]"), ("steps: 1", "steps: 3"))
+    assert one.layers == (2, 5)
+    assert one.trace.ids.shape == (3, 2, 4 * 16, one.model.top_k)
+    assert one.trace is one.trace
+
+
+def test_the_same_seed_gives_the_same_demand(tmp_path: Path) -> None:
+    edit = ("layers: all", "layers: 1")
+    ids = [built(tmp_path, edit, ("seed: 0", f"seed: {seed}")).trace.ids for seed in (3, 3, 4)]
+    assert np.array_equal(ids[0], ids[1])
+    assert not np.array_equal(ids[0], ids[2])
+
+
+def test_a_layer_list_and_a_count_mean_the_same_layers(tmp_path: Path) -> None:
+    a = built(tmp_path, ("layers: all", "layers: 2")).trace.ids
+    b = built(tmp_path, ("layers: all", "layers: [0, 1]")).trace.ids
+    assert np.array_equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "message", "legal"),
+    [
+        ("ep: 4", "ep: 3", 4, "3 ranks do not divide the 8 experts", "1, 2, 4, 8"),
+        ("devices: 8", "devices: 2", 4, "ep 4 does not fit the 2 devices", "1 to 2"),
+        ("place: packed", "place: [0, 1, 2, 99]", 4, "99", "0 to 7"),
+        ("layers: all", "layers: 99", 6, "has 32 MoE layers", "1 to 32"),
+        ("layers: all", "layers: [0, 32]", 6, "has 32 MoE layers", "0 to 31"),
+        ("tokens_per_rank: 16", "tokens_per_rank: 9000000", 6, "too many", "at most"),
+        (", assume: [atomic-512B]", "", 10, "needs atomic-512B", "assume: [atomic-512B]"),
+        ("base, ", "base, balancer: moonep, ", 9, "needs multicast", "assume: [multicast]"),
+        ("capacity: 900GB/s", "capacity: 900", 3, "has no unit", "GB/s"),
+        ("kind: crossbar", "kind: crosbar", 3, "crosbar", "did you mean 'crossbar'"),
+        ("seed: 0", "faults: [{chip: no-such}]", 11, "no-such", "switch"),
+    ],
+)
+def test_a_misfit_is_shown_in_its_line(
+    tmp_path: Path, old: str, new: str, line: int, message: str, legal: str
+) -> None:
+    problems = refused(tmp_path, (old, new))
+    told = [problem for problem in problems if message in problem.message and problem.line == line]
+    assert told, [str(problem) for problem in problems]
+    assert legal in (told[0].legal or "")
+    assert "^" in (told[0].excerpt or "")
+
+
+def test_every_misfit_is_told_at_once(tmp_path: Path) -> None:
+    problems = refused(
+        tmp_path,
+        ("capacity: 900GB/s", "capacity: 900"),
+        ("ep: 4", "ep: 3"),
+        ("layers: all", "layers: 99"),
+    )
+    assert {problem.line for problem in problems} == {3, 4, 6}
+
+
+def test_inputs_without_effect_are_named(tmp_path: Path) -> None:
+    one = built(
+        tmp_path,
+        ("name: base,", "name: base, assume: [multicast],"),
+        ("seed: 0", "faults: [{rank: 0, capacity: 100%}]\nbackground: [{src: 0, dst: 1, size: 0B}]"),
+    )
+    assert len(one.warnings) == 3
+    assert "multicast" in one.warnings[0]
+
+
+def test_a_trace_of_another_model_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "t.npz", ids=np.zeros((1, 64, 2), dtype=np.uint16))
+    one = built(
+        tmp_path,
+        ("{kind: lognormal, sigma: 0.7}", "{kind: recorded, trace: t.npz}"),
+        ("layers: all", "layers: 1"),
+    )
+    with pytest.raises(InputError):
+        _ = one.trace
