@@ -45,7 +45,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Cited:
-    """A number that was used: ``where`` it stands, its ``value`` as written, the key of its source, its grade."""
+    """A number that was used: ``where`` it stands, ``value`` as written, the ``source``'s key, its grade."""
 
     where: str
     value: str
@@ -102,8 +102,8 @@ def known_source(key: str) -> Source:
 def cite(document: Document, loc: Loc, dimension: str) -> tuple[float, Cited]:
     """The quantity at ``loc`` in SI units, and its citation.
 
-    Raises :class:`InputError`, placed, for a missing key, a wrong unit, an unknown source or grade, and a number
-    without them.
+    Raises :class:`InputError`, placed, for a missing key, a wrong unit, an unknown source or grade, and a
+    number without them.
     """
     try:
         part = document.get(loc)
