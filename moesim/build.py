@@ -101,21 +101,15 @@ def build(scenario: Scenario) -> Built:
     Raises :class:`InputError` with every misfit: ranks that the pod has no room for, experts that ``ep`` does
     not divide, layers that the model does not have, a property that a strategy needs and the pod lacks.
     """
-    from moesim import fabrics, ranks
+    from moesim import fabrics
 
     collect = _Collector(scenario.document)
-    ep = scenario.ranks.ep
     model = collect.attempt(("model",), lambda: moe.load(scenario.model))
     within = (scenario.document, ("topology",))
     pod = collect.attempt(
         ("topology",), lambda: fabrics.load(scenario.topology, base=scenario.base, within=within)
     )
-    devices = None
-    if pod is not None:
-        place = scenario.ranks.place
-        rule = place if isinstance(place, str) else list(place)
-        where = "ep" if isinstance(place, str) else "place"
-        devices = collect.attempt(("ranks", where), lambda: ranks.place(pod, ep, rule))
+    devices = None if pod is None else _placed(scenario, pod, collect)
     strategies = tuple(_strategy(one) for one in scenario.strategies)
     layers: tuple[int, ...] = ()
     if model is not None:
@@ -135,6 +129,15 @@ def build(scenario: Scenario) -> Built:
 def _strategy(strategy: Strategy) -> tuple[Protocol, Balancer]:
     protocol, balancer = strategy.protocol, strategy.balancer
     return PROTOCOLS.get(protocol.kind)(protocol.params), BALANCERS.get(balancer.kind)(balancer.params)  # type: ignore[arg-type]
+
+
+def _placed(scenario: Scenario, pod: Topology, collect: _Collector) -> NDArray[np.int64] | None:
+    from moesim import ranks
+
+    ep, place = scenario.ranks.ep, scenario.ranks.place
+    if isinstance(place, str):
+        return collect.attempt(("ranks", "ep"), lambda: ranks.place(pod, ep, place))
+    return collect.attempt(("ranks", "place"), lambda: ranks.place(pod, ep, list(place)))
 
 
 def _with_faults(
