@@ -56,7 +56,7 @@ class Built:
         one = self.scenario
         collect = _Collector(one.document)
         trace = collect.attempt(
-            ("routing",),
+            ("routing", "trace"),
             lambda: traces.compose(
                 one.routing.spec(),
                 self.model,
@@ -86,8 +86,14 @@ class _Collector:
         try:
             return step()
         except InputError as error:
-            self.problems += [self.document.place(problem, loc) for problem in error.problems]
+            self.problems += [self._placed(problem, loc) for problem in error.problems]
             return None
+
+    def _placed(self, problem: Problem, loc: Loc) -> Problem:
+        if problem.path is not None and problem.line is None:
+            # A whole file that does not fit, such as a recording: what names it is the place to look at.
+            problem = Problem(f"{problem.path}: {problem.message}", legal=problem.legal)
+        return self.document.place(problem, loc)
 
     def finish(self) -> None:
         """Raise all problems, if there are any."""

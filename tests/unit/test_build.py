@@ -116,12 +116,19 @@ def test_inputs_without_effect_are_named(tmp_path: Path) -> None:
     assert "multicast" in one.warnings[0]
 
 
-def test_a_trace_of_another_model_is_refused(tmp_path: Path) -> None:
-    np.savez(tmp_path / "t.npz", ids=np.zeros((1, 64, 2), dtype=np.uint16))
-    one = built(
-        tmp_path,
-        ("{kind: lognormal, sigma: 0.7}", "{kind: recorded, trace: t.npz}"),
-        ("layers: all", "layers: 1"),
-    )
-    with pytest.raises(InputError):
+def test_a_trace_of_another_model_is_refused_where_it_is_named(tmp_path: Path) -> None:
+    recorded = "{kind: recorded, trace: deepseek-v2-lite_esft-law}"
+    one = built(tmp_path, ("{kind: lognormal, sigma: 0.7}", recorded), ("layers: all", "layers: 1"))
+    with pytest.raises(InputError) as caught:
+        _ = one.trace
+    assert {(problem.line, problem.column) for problem in caught.value.problems} == {(7, 34)}
+    assert "experts 64" in str(caught.value)
+    assert "8 in the model mixtral-8x7b" in str(caught.value)
+
+
+def test_a_trace_file_that_is_no_trace_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "t.npz").write_bytes(b"PK\x03\x04 cut")
+    recorded = "{kind: recorded, trace: t.npz}"
+    one = built(tmp_path, ("{kind: lognormal, sigma: 0.7}", recorded), ("layers: all", "layers: 1"))
+    with pytest.raises(InputError, match=r"t\.npz"):
         _ = one.trace
