@@ -1,4 +1,6 @@
-"""Shortest paths between the ranks of a :class:`~moesim.quotient.Quotient`, and the load that equal-share spraying puts on them."""
+"""Shortest paths between the ranks of a :class:`~moesim.quotient.Quotient`, and the load that equal-share
+spraying puts on them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ FAR = 1 << 28
 _Dist = NDArray[np.int32]
 
 
-def _combine(ufunc: np.ufunc, target: NDArray[np.generic], column: IntArray, values: NDArray[np.generic]) -> None:
+def _combine(
+    ufunc: np.ufunc, target: NDArray[np.generic], column: IntArray, values: NDArray[np.generic]
+) -> None:
     """``target[:, column[e]] = ufunc(target[:, column[e]], values[:, e])`` for every e, repeats included."""
     if len(column) == 0:
         return
@@ -49,10 +53,11 @@ class _Side:
 
 
 class Paths:
-    """All shortest paths between the R ranks. ``distance`` (R, R) links, ``latency`` (R, R) [s] of the slowest of them.
+    """All shortest paths between the R ranks. ``distance`` (R, R) links, ``latency`` (R, R) [s] of the
+    slowest of them.
 
-    Classes split into ranks and the S *relaying* classes; links into the first of a path (rank to relay), the last, core
-    ones (relay to relay) and direct ones (rank to rank).
+    Classes split into ranks and the S *relaying* classes; links into the first of a path (rank to relay),
+    the last, core ones (relay to relay) and direct ones (rank to rank).
     """
 
     def __init__(self, quotient: Quotient) -> None:
@@ -127,11 +132,23 @@ class Paths:
         np.fill_diagonal(latency, 0.0)
         return latency
 
+    def idle(self) -> NDArray[np.bool_]:
+        """(C,) relaying classes that no shortest path crosses; those beside a rank are never counted idle."""
+        q = self._q
+        idle = np.zeros(len(q.size), dtype=bool)
+        relays = np.arange(q.ranks, len(q.size))
+        beside = np.concatenate([q.dst[self._first], q.src[self._last]])
+        for relay in np.setdiff1d(relays, beside):
+            ahead = self._ahead.distance[:, relay - q.ranks]
+            behind = self._behind.distance[:, relay - q.ranks]
+            idle[relay] = not (ahead[:, None] + behind[None, :] == self.distance).any()
+        return idle
+
     def loads(self) -> tuple[IntArray, IntArray, FloatArray]:
         """Entries (pair ``src * R + dst``, link class, share of the pair's bytes that crosses it).
 
-        The share of link class A -> B is count * ways(src -> A) * ways(B -> dst) / ways(src -> dst) if a shortest path
-        crosses it.
+        The share of link class A -> B is count * ways(src -> A) * ways(B -> dst) / ways(src -> dst) if a
+        shortest path crosses it.
         """
         parts = [*self._ends(), *(self._crossing(source) for source in range(self._q.ranks))]
         pair, edge, weight = (np.concatenate(column) for column in zip(*parts, strict=True))
@@ -142,12 +159,12 @@ class Paths:
         q, first, last, direct = self._q, self._first, self._last, self._direct
         after = q.dst[first] - q.ranks
         source = q.src[first]
-        i, t = np.nonzero(self._behind.distance[:, after].T + 1 == self.distance[source])
+        i, t = np.nonzero(self.distance[source] == self._behind.distance[:, after].T + 1)
         share = q.count[first[i]] * self._behind.ways[t, after[i]] / self._total[source[i], t]
         parts = [(source[i] * q.ranks + t, first[i], share)]
         before = q.src[last] - q.ranks
         target = q.dst[last]
-        s, i = np.nonzero(self._ahead.distance[:, before] + 1 == self.distance[:, target])
+        s, i = np.nonzero(self.distance[:, target] == self._ahead.distance[:, before] + 1)
         share = q.count[last[i]] * self._ahead.ways[s, before[i]] / self._total[s, target[i]]
         parts.append((s * q.ranks + target[i], last[i], share))
         share = q.count[direct] / self._total[q.src[direct], q.dst[direct]]

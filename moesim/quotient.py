@@ -1,8 +1,9 @@
-"""The coarsest equitable partition of a pod as seen from its ranks: vertices and links that are interchangeable, merged.
+"""The coarsest equitable partition of a pod as seen from its ranks: vertices and links that are
+interchangeable, merged.
 
-Colour refinement: two vertices keep the same colour while they have the same numbers of links of every kind from and to every
-colour. Then the number of shortest paths from a rank to a vertex depends on the vertex's colour only, so equal-share spraying
-loads all links of one class equally.
+Colour refinement: two vertices keep the same colour while they have the same numbers of links of every kind
+from and to every colour. Then the number of shortest paths from a rank to a vertex depends on the vertex's
+colour only, so equal-share spraying loads all links of one class equally.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ _U64 = NDArray[np.uint64]
 class Quotient:
     """C classes of vertices (the R ranks first, one each) and E classes of directed links between them.
 
-    ``size`` (C,): vertices of a class. ``name`` (C,): the shared part of their names. ``level`` (C,): links to the nearest device.
-    ``is_nic`` (C,), ``message_rate`` (C,) [1/s] summed. ``src``, ``dst`` (E,): classes; ``count`` (E,): links merged;
-    ``raw``, ``capacity`` (E,) [B/s] summed, before and after packet efficiency; ``latency`` (E,) [s] of one; ``kind`` (E,).
+    ``colour`` (V,): class of each vertex. ``size`` (C,): vertices of a class. ``name`` (C,): the shared
+    part of their names. ``level`` (C,): links to the nearest device. ``is_nic`` (C,), ``message_rate`` (C,)
+    [1/s] summed. ``src``, ``dst`` (E,): classes; ``count`` (E,): links merged; ``raw``, ``capacity`` (E,)
+    [B/s] summed, before and after packet efficiency; ``latency`` (E,) [s] of one; ``kind`` (E,).
     """
 
     ranks: int
+    colour: IntArray
     size: IntArray
     name: tuple[str, ...]
     level: IntArray
@@ -41,13 +44,18 @@ class Quotient:
     kind: tuple[str, ...]
 
 
-def quotient(topology: Topology, devices: IntArray, access: str) -> Quotient:
+def quotient(
+    topology: Topology, devices: IntArray, access: str, idle: NDArray[np.bool_] | None = None
+) -> Quotient:
     """Divide ``topology`` by its coarsest equitable partition; ``devices`` (R,) index ``topology.devices``.
 
-    Links of devices that carry no rank, and of CPUs, are left out first: nobody relays through them.
+    Links of devices that carry no rank, and of CPUs, are left out first: nobody relays through them. So are
+    those of the vertices ``idle`` (V,), which the caller knows to be on no shortest path.
     """
     used = topology.devices[devices]
     usable = ~np.isin(topology.vertex_kind, ("device", "cpu"))
+    if idle is not None:
+        usable &= ~idle
     usable[used] = True
     keep = np.flatnonzero(usable[topology.link_src] & usable[topology.link_dst])
     src, dst = topology.link_src[keep], topology.link_dst[keep]
@@ -94,7 +102,9 @@ def _mix(x: _U64) -> _U64:
 
 
 def _refined(colour: IntArray, src: IntArray, dst: IntArray, label: IntArray) -> IntArray:
-    """Split colours by the multiset of (link label, direction, neighbour's colour); order of colours is kept."""
+    """Split colours by the multiset of (link label, direction, neighbour's colour); order of colours is
+    kept.
+    """
     signature = np.zeros(len(colour), dtype=np.uint64)
     width = np.uint64(len(colour) + 1)
     for here, there, way in ((src, dst, 1), (dst, src, 2)):
@@ -108,7 +118,7 @@ def _merged(
 ) -> Quotient:
     """Sum what is interchangeable. The colours of the ranks are 0..R-1 throughout."""
     size = np.bincount(colour)
-    rate = np.bincount(colour, weights=topology.message_rate)
+    rate = _sums(colour, topology.message_rate)
     src, dst = colour[topology.link_src[links]], colour[topology.link_dst[links]]
     group = _group([src, dst, label])
     _, first = np.unique(group, return_index=True)
@@ -116,11 +126,12 @@ def _merged(
     share = topology.share(access)[links]
     one = links[first]
     level = np.full(len(size), -1, dtype=np.int64)
-    level[colour] = topology_levels(topology)
+    level[colour] = _levels(topology)
     nic = np.zeros(len(size), dtype=bool)
     nic[colour] = topology.vertex_kind == "nic"
     return Quotient(
         ranks=ranks,
+        colour=colour,
         size=size,
         name=_names(topology.vertices, colour, len(size)),
         level=level,
@@ -129,14 +140,18 @@ def _merged(
         src=src[first],
         dst=dst[first],
         count=np.bincount(group),
-        raw=np.bincount(group, weights=raw),
-        capacity=np.bincount(group, weights=raw * share),
+        raw=_sums(group, raw),
+        capacity=_sums(group, raw * share),
         latency=topology.link_latency[one],
         kind=tuple(str(kind) for kind in topology.link_kind[one]),
     )
 
 
-def topology_levels(topology: Topology) -> IntArray:
+def _sums(group: IntArray, values: FloatArray) -> FloatArray:
+    return np.bincount(group, weights=values).astype(np.float64)
+
+
+def _levels(topology: Topology) -> IntArray:
     """(V,) number of links to the nearest device (0 for devices, V where there is no way)."""
     far = len(topology.vertices)
     level = np.full(far, far, dtype=np.int64)

@@ -16,20 +16,24 @@ RULES = ("packed", "spread")
 def place(topology: Topology, ep: int, rule: str | Sequence[int | str] = "packed") -> IntArray:
     """(ep,) device numbers (indices of ``topology.devices``), in rank order, none twice.
 
-    ``packed``: the first devices, so that a group fills as few hosts as it can. ``spread``: over all hosts, as evenly as they
-    divide, consecutive ranks staying together. A list: device numbers or names. Raises :class:`InputError` when the group does not
-    fit the pod.
+    ``packed``: the first devices, so that a group fills as few hosts as it can. ``spread``: over all hosts,
+    as evenly as they divide, consecutive ranks staying together. A list: device numbers or names. Raises
+    :class:`InputError` when the group does not fit the pod.
     """
     devices = len(topology.devices)
     if not 1 <= ep <= devices:
         legal = f"ep from 1 to {devices}"
-        raise InputError(Problem(f"ep {ep} does not fit the {devices} devices of {topology.name}", legal=legal))
+        raise InputError(
+            Problem(f"ep {ep} does not fit the {devices} devices of {topology.name}", legal=legal)
+        )
     if isinstance(rule, str):
         if rule == "packed":
             return np.arange(ep, dtype=np.int64)
         if rule == "spread":
             return _spread(topology, ep)
-        raise InputError(Problem(f"unknown placement {rule!r}", legal=f"{nearest(rule, list(RULES))}; or a list"))
+        raise InputError(
+            Problem(f"unknown placement {rule!r}", legal=f"{nearest(rule, list(RULES))}; or a list")
+        )
     return _listed(topology, ep, rule)
 
 

@@ -1,11 +1,13 @@
 """Which resources a byte from one rank to another takes, and how much of each.
 
-Policy: traffic is sprayed over all shortest paths (fewest links), in equal shares by path. Devices and CPUs never relay.
+Policy: traffic is sprayed over all shortest paths (fewest links), in equal shares by path. Devices and CPUs
+never relay.
 
-The graph is first divided by its coarsest equitable partition (colour refinement) in which every rank is a class of
-its own. Vertices of one class are interchangeable as seen from every rank, so spraying loads all links of one class
-of links equally, and they can be replaced by one resource with their summed capacity without changing any rate. A healthy
-CloudMatrix384 takes a flow over five resources instead of several hundred; a fault splits just the classes that it makes unequal.
+The graph is first divided by its coarsest equitable partition (colour refinement) in which every rank is a
+class of its own. Vertices of one class are interchangeable as seen from every rank, so spraying loads all
+links of one class of links equally, and they can be replaced by one resource with their summed capacity
+without changing any rate. A healthy CloudMatrix384 takes a flow over five resources instead of several
+hundred; a fault splits just the classes that it makes unequal.
 """
 
 from __future__ import annotations
@@ -26,11 +28,12 @@ from moesim.topology import ACCESSES, FloatArray, IntArray, Tier, Topology
 class Routes:
     """Routes between R ranks over N resources; row ``src * R + dst`` of the CSR matrix is one ordered pair.
 
-    ``capacity`` (N,): [B/s] of wire bytes after packet headers for links; 1 s/s for engines and message processing.
-    ``raw_rate`` (N,) [B/s]: the raw link capacity behind it (0 for the others). ``indptr`` (R*R+1,), ``index``,
-    ``weight``: units of a resource that one wire byte takes: the sprayed share on a link, 1/rate seconds of an engine.
-    ``latency`` (R, R) [s]: of the slowest path of the spray. ``tier`` (R, R). ``message_resource`` (R, R): the resource
-    that each message takes ``message_cost`` seconds of, -1 if messages are free.
+    ``capacity`` (N,): [B/s] of wire bytes after packet headers for links; 1 s/s for engines and message
+    processing. ``raw_rate`` (N,) [B/s]: the raw link capacity behind it (0 for the others). ``indptr``
+    (R*R+1,), ``index``, ``weight``: units of a resource that one wire byte takes: the sprayed share on a
+    link, 1/rate seconds of an engine. ``latency`` (R, R) [s]: of the slowest path of the spray. ``tier``
+    (R, R). ``message_resource`` (R, R): the resource that each message takes ``message_cost`` seconds of,
+    -1 if messages are free.
     """
 
     ranks: int
@@ -62,8 +65,8 @@ class Routes:
 def routes(topology: Topology, devices: IntArray, access: str) -> Routes:
     """Routes between the ranks on ``devices`` (R,), which index ``topology.devices``.
 
-    ``access`` is one of :data:`moesim.topology.ACCESSES`. Raises :class:`InputError` for another access, and when two
-    ranks cannot reach each other (naming them and the faults).
+    ``access`` is one of :data:`moesim.topology.ACCESSES`. Raises :class:`InputError` for another access,
+    and when two ranks cannot reach each other (naming them and the faults).
     """
     if access not in ACCESSES:
         raise InputError(Problem(f"unknown access {access!r}", legal=nearest(access, list(ACCESSES))))
@@ -71,6 +74,10 @@ def routes(topology: Topology, devices: IntArray, access: str) -> Routes:
     merged = quotient(topology, devices, access)
     paths = Paths(merged)
     _check_reach(topology, devices, paths.distance)
+    if (idle := paths.idle()).any():
+        # What no path crosses must not keep apart what is alike for every path.
+        merged = quotient(topology, devices, access, idle[merged.colour])
+        paths = Paths(merged)
     pair, edge, weight = paths.loads()
     used, edge = np.unique(edge, return_inverse=True)
     names, kinds = _link_names(merged, used)
@@ -115,12 +122,16 @@ def _check_reach(topology: Topology, devices: IntArray, distance: NDArray[np.int
     message = f"{int(lost.sum())} pairs of ranks are unreachable, the first {names[src]} -> {names[dst]}"
     if cut_off and len(cut_off) < len(devices):
         message += f"; cut off: {', '.join(cut_off[:8])}{' ...' if len(cut_off) > 8 else ''}"
-    why = f"; faults: {'; '.join(topology.faults)}" if topology.faults else "; the pod has no path between them"
+    why = (
+        f"; faults: {'; '.join(topology.faults)}" if topology.faults else "; the pod has no path between them"
+    )
     raise InputError(Problem(message + why, legal="faults or a placement that leave every rank a path"))
 
 
 def _link_names(q: Quotient, used: IntArray) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names such as "die12 lane up": the lower end, the kind of link, the direction; told apart where they repeat."""
+    """Names like "die12 lane up": the lower end, the kind of link, the direction; told apart where they
+    repeat.
+    """
     names: list[str] = []
     taken: dict[str, int] = {}
     for e in used:
@@ -180,7 +191,9 @@ def _engines(
 def _messages(
     q: Quotient, used: IntArray, pair: IntArray, edge: IntArray, weight: FloatArray
 ) -> tuple[IntArray, FloatArray, tuple[str, ...]]:
-    """The sender's NIC of each pair, if it has a message rate: (R, R) number from 0 or -1, (R, R) [s], names."""
+    """The sender's NIC of each pair, if it has a message rate: (R, R) number from 0 or -1, (R, R) [s],
+    names.
+    """
     resource = np.full(q.ranks**2, -1, dtype=np.int64)
     cost = np.zeros(q.ranks**2)
     first = q.dst[used]

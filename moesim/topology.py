@@ -1,7 +1,8 @@
 """A pod as a graph: vertices, directed links with raw capacity and latency, one kind of device.
 
-Capacity is per direction and raw. What packets leave of it for payload is kept apart in ``efficiency``; what a device's own
-engines can push or pull is kept in ``Device.engines``. Nothing is folded into anything else.
+Capacity is per direction and raw. What packets leave of it for payload is kept apart in ``efficiency``;
+what a device's own engines can push or pull is kept in ``Device.engines``. Nothing is folded into anything
+else.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ ACCESSES = ("store", "bulk", "write", "read")
 
 VERTEX_KINDS = ("device", "switch", "nic", "cpu")
 
+FAULTS = ("link", "chip", "nic", "rank", "plane")
+"""What a fault can hit."""
+
 
 class Tier(IntEnum):
     """How far two ranks are from each other; the first that holds."""
@@ -42,8 +46,6 @@ class Tier(IntEnum):
     DOMAIN = 3
     """Another host of the same scale-up fabric."""
     SCALE_OUT = 4
-FAULTS = ("link", "chip", "nic", "rank", "plane")
-"""What a fault can hit."""
 
 
 def _known(kind: str, target: object, names: Mapping[str, object]) -> str:
@@ -53,7 +55,9 @@ def _known(kind: str, target: object, names: Mapping[str, object]) -> str:
         close = difflib.get_close_matches(text, names, n=3, cutoff=0.5)
         guess = f"did you mean {' or '.join(close)}? " if close else ""
         shown = ", ".join(list(names)[-3:])
-        legal = f"{guess}{len(names)} names and numbers, such as {shown}" if names else f"this pod has no {kind}"
+        legal = (
+            f"{guess}{len(names)} names and numbers, such as {shown}" if names else f"this pod has no {kind}"
+        )
         raise InputError(Problem(f"a fault names the unknown {kind} {text!r}", legal=legal))
     return text
 
@@ -62,9 +66,9 @@ def _known(kind: str, target: object, names: Mapping[str, object]) -> str:
 class Device:
     """What one rank computes and copies with; peaks are dense and their achieved share is kept apart.
 
-    ``compute``: dtype -> FLOP/s. ``hbm_rate`` [B/s], ``memory`` [B]. ``saturating_cores``: cores which together reach the
-    engine rate, ``None`` if unknown. ``engines``: "write" or "read" -> tier -> B/s at which a device can move bytes to or from peers
-    of that tier, whatever its ports could carry.
+    ``compute``: dtype -> FLOP/s. ``hbm_rate`` [B/s], ``memory`` [B]. ``saturating_cores``: cores which
+    together reach the engine rate, ``None`` if unknown. ``engines``: "write" or "read" -> tier -> B/s at
+    which a device can move bytes to or from peers of that tier, whatever its ports could carry.
     """
 
     name: str
@@ -85,17 +89,21 @@ class Device:
         return Device("ideal", 1, "core", {}, 1.0, inf, 1.0, inf)
 
     def engine(self, access: str) -> Mapping[Tier, float]:
-        """Engine rates that ``access`` is subject to: stores and bulk copies are writes. Empty if unlimited."""
+        """Engine rates that ``access`` is subject to: stores and bulk copies are writes. Empty if
+        unlimited.
+        """
         return self.engines.get("read" if access == "read" else "write", {})
 
 
 @dataclass(frozen=True, eq=False)
 class Topology:
-    """A pod. V vertices, D devices in rank order, L directed links; link 2i and 2i+1 are the two ways of duplex link i.
+    """A pod. V vertices, D devices in rank order, L directed links; link 2i and 2i+1 are the two ways of
+    duplex link i.
 
-    ``package``, ``host``, ``domain``, ``plane`` (V,): membership, -1 for none. ``efficiency``: access -> (L,) payload share of the
-    raw capacity, "default" for accesses that are not listed. ``message_rate`` (V,) [1/s]: most messages a NIC can send.
-    ``faults``: what :meth:`with_faults` removed or degraded, in words.
+    ``package``, ``host``, ``domain``, ``plane`` (V,): membership, -1 for none. ``efficiency``: access ->
+    (L,) payload share of the raw capacity, "default" for accesses that are not listed. ``message_rate``
+    (V,) [1/s]: most messages a NIC can send. ``faults``: what :meth:`with_faults` removed or degraded, in
+    words.
     """
 
     name: str
@@ -168,11 +176,12 @@ class Topology:
     def with_faults(
         self, faults: Sequence[Mapping[str, object]], devices: IntArray | None = None
     ) -> Topology:
-        """A copy in which links are removed or keep only a share of their capacity; vertices and numbers stay.
+        """A copy in which links are removed or keep only a share of their capacity; vertices and numbers
+        stay.
 
-        Each fault is ``{link|chip|nic|rank|plane: name or number, capacity: share that is left}``, the share a ratio
-        ("50%", 0.5) and 0 by default. ``link``: "a--b", both ways. ``rank`` needs ``devices`` (R,). Raises
-        :class:`InputError` with all problems, and near names for an unknown one.
+        Each fault is ``{link|chip|nic|rank|plane: name or number, capacity: share that is left}``, the
+        share a ratio ("50%", 0.5) and 0 by default. ``link``: "a--b", both ways. ``rank`` needs ``devices``
+        (R,). Raises :class:`InputError` with all problems, and near names for an unknown one.
         """
         capacity = self.link_capacity.copy()
         said: list[str] = []
@@ -241,9 +250,11 @@ class Topology:
         return mask
 
     def graph(self) -> nx.DiGraph[str]:
-        """The networkx view: vertices by name with kind, host, domain, package, plane; parallel links summed.
+        """The networkx view: vertices by name with kind, host, domain, package, plane; parallel links
+        summed.
 
-        Edge attributes: ``capacity`` [B/s], ``latency`` [s] (the largest), ``kind``, ``count`` of parallel links.
+        Edge attributes: ``capacity`` [B/s], ``latency`` [s] (the largest), ``kind``, ``count`` of parallel
+        links.
         """
         import networkx as nx
 

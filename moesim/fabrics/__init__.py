@@ -28,12 +28,14 @@ def load(
 ) -> Topology:
     """The pod that ``spec`` asks for: a shipped name, a path, or a mapping.
 
-    A mapping with ``fabric`` is a topology written inline; another one is ``{name: h100-ib, hosts: 8}``: a shipped name or path with
-    some of its declared parameters set, as ``overrides`` does too. ``base``: the folder that paths may be relative to. ``within``: the document and
-    place that an inline mapping comes from, for the positions in errors. Raises :class:`InputError`.
+    A mapping with ``fabric`` is a topology written inline; another one is ``{name: h100-ib, hosts: 8}``: a
+    shipped name or path with some of its declared parameters set, as ``overrides`` does too. ``base``: the
+    folder that paths may be relative to. ``within``: the document and place that an inline mapping comes
+    from, for the positions in errors. Raises :class:`InputError`.
 
     >>> load("gb200-nvl72").name, len(load({"name": "h100-ib", "hosts": 2}).devices)
     ('gb200-nvl72', 16)
+
     """
     from moesim.fabrics._pod import build
 

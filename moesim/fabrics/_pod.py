@@ -22,8 +22,8 @@ PROPERTIES = ("atomic-512B", "multicast")
 def build(document: Document, parameters: dict[str, Any], path: str | None) -> Topology:
     """Read ``{moesim: 1, fabric, device, properties, parameters}`` and lay the pod out.
 
-    Raises :class:`InputError` with every problem of the file. ``parameters``: those in force. ``path``: the file, ``None`` for an
-    inline pod.
+    Raises :class:`InputError` with every problem of the file. ``parameters``: those in force. ``path``: the
+    file, ``None`` for an inline pod.
     """
     spec = Reader(document)
     if spec.has("moesim") and spec.get("moesim") != 1:
@@ -89,8 +89,10 @@ def _topology(
 
 
 def _device(spec: Reader) -> Device:
-    """``{name, cores, core_kind, compute: {dtype: rate}, hbm_rate, memory}`` and, with defaults, the efficiencies (1),
-    ``saturating_cores`` (unknown) and ``engines: {write|read: {device|host|domain|scale_out: rate}}`` (unlimited)."""
+    """``{name, cores, core_kind, compute: {dtype: rate}, hbm_rate, memory}`` and, with defaults, the
+    efficiencies (1), ``saturating_cores`` (unknown) and ``engines: {write|read:
+    {device|host|domain|scale_out: rate}}`` (unlimited).
+    """
     compute = spec.section("compute")
     dtypes = [dtype for dtype in DTYPES if compute.has(dtype)]
     rates = {dtype: compute.quantity(dtype, "flops") for dtype in dtypes}
@@ -120,7 +122,9 @@ def _device(spec: Reader) -> Device:
 
 def _engine(spec: Reader) -> dict[Tier, float]:
     tiers = {tier.name.lower(): tier for tier in Tier if tier is not Tier.SELF}
-    rates = {tier: spec.quantity(key, "bandwidth") for key, tier in tiers.items() if spec.has(key)}
+    rates: dict[Tier, float] = {
+        tier: spec.quantity(key, "bandwidth") for key, tier in tiers.items() if spec.has(key)
+    }
     spec.close()
     return rates
 

@@ -18,10 +18,11 @@ LARGEST_COUNT = 100_000
 
 @dataclass(eq=False)
 class Reader:
-    """One mapping of ``document``. Every key that is asked for becomes legal; :meth:`close` refuses the others.
+    """One mapping of ``document``. Every key that is asked for becomes legal; :meth:`close` refuses the
+    others.
 
-    A problem is noted and a harmless value returned, so that one pass finds them all; :meth:`check` raises them.
-    ``problems`` and ``cited`` are shared with the readers of nested mappings.
+    A problem is noted and a harmless value returned, so that one pass finds them all; :meth:`check` raises
+    them. ``problems`` and ``cited`` are shared with the readers of nested mappings.
     """
 
     document: Document
@@ -41,7 +42,13 @@ class Reader:
         return self._mapping().get(key)
 
     def quantity(
-        self, key: str, dimension: str, default: float | None = None, *, zero: bool = False, most: float | None = None
+        self,
+        key: str,
+        dimension: str,
+        default: float | None = None,
+        *,
+        zero: bool = False,
+        most: float | None = None,
     ) -> float:
         """The number at ``key`` in SI units, cited; positive unless ``zero`` is allowed, at most ``most``."""
         if not self.has(key) and default is not None:
@@ -59,7 +66,9 @@ class Reader:
         return value or 0.0
 
     def count(self, key: str, default: int | None = None, *, least: int = 1) -> int:
-        """The whole number at ``key``, between ``least`` and :data:`LARGEST_COUNT`, cited if a source is given."""
+        """The whole number at ``key``, between ``least`` and :data:`LARGEST_COUNT`, cited if a source is
+        given.
+        """
         if not self.has(key):
             if default is None:
                 self.problem(None, f"the key {key!r} is missing", "a whole number")
@@ -75,8 +84,11 @@ class Reader:
             self.cited.append(citation_at(self.document, where if own else self.loc, str(value), where))
         except InputError as error:
             # A bare count of an inline pod needs no source; a wrong one is still wrong.
-            self.problems.extend(p for p in error.problems if "names no source" not in p.message and
-                                 "has no grade" not in p.message)
+            self.problems.extend(
+                p
+                for p in error.problems
+                if "names no source" not in p.message and "has no grade" not in p.message
+            )
         return value
 
     def choice(self, key: str, names: Sequence[str], default: str | None = None) -> str:
@@ -96,7 +108,9 @@ class Reader:
             return default
         value = self.get(key)
         if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z][\w .-]{0,40}", value):
-            self.problem(key, f"{key} is {value!r}", "a short name: a letter, then letters, digits, spaces, . _ -")
+            self.problem(
+                key, f"{key} is {value!r}", "a short name: a letter, then letters, digits, spaces, . _ -"
+            )
             return default
         return value
 

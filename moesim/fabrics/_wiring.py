@@ -24,7 +24,8 @@ class LinkSpec:
     def read(spec: Reader) -> LinkSpec:
         """From the keys ``capacity``, ``latency`` (0) and ``efficiency`` (1) or ``packets`` of a mapping.
 
-        ``packets: {header, store, bulk}`` derives the share payload / (payload + header) of 128 B and 256 B packets.
+        ``packets: {header, store, bulk}`` derives the share payload / (payload + header) of 128 B and 256 B
+        packets.
         """
         capacity = spec.quantity("capacity", "bandwidth")
         latency = spec.quantity("latency", "time", 0.0, zero=True)
@@ -54,7 +55,9 @@ class LinkSpec:
 
 
 class Wiring:
-    """Vertices and duplex links so far. The membership arguments of :meth:`add` are numbers or one a vertex."""
+    """Vertices and duplex links so far. The membership arguments of :meth:`add` are numbers or one a
+    vertex.
+    """
 
     def __init__(self) -> None:
         self.names: list[str] = []

@@ -11,7 +11,9 @@ from moesim.fabrics._wiring import LinkSpec, Wiring
 
 @FABRICS.register("clos")
 def clos(spec: Reader) -> Wiring:
-    """``{hosts, devices_per_host, prefix: d, port: {...}, uplink: {...}}``; one domain, uplinks may be the bottleneck."""
+    """``{hosts, devices_per_host, prefix: d, port: {...}, uplink: {...}}``; one domain, uplinks may be the
+    bottleneck.
+    """
     hosts = spec.count("hosts")
     per_host = spec.count("devices_per_host")
     prefix = spec.text("prefix", "d")

@@ -14,15 +14,15 @@ from moesim.registry import nearest
 
 @FABRICS.register("graph")
 def graph(spec: Reader) -> Wiring:
-    """``{devices: [name | {name, host, domain, package}], switches: [name], links: [{a, b, capacity, latency, count}]}``.
+    """``{devices: [name | {name, host, domain, package}], switches: [name], links: [{a, b, capacity,
+    latency, count}]}``.
 
-    Devices are in rank order. Where it is not said, all are in host 0 and domain 0, each in a package of its own. ``count``
-    parallel links are that many paths of a spray.
+    Devices are in rank order. Where it is not said, all are in host 0 and domain 0, each in a package of
+    its own. ``count`` parallel links are that many paths of a spray.
     """
     devices = [_device(spec, i, item) for i, item in enumerate(spec.items("devices"))]
-    switches = [_name(spec, "switches", i, item) for i, item in enumerate(spec.items("switches"))] if spec.has(
-        "switches"
-    ) else []
+    listed = spec.items("switches") if spec.has("switches") else []
+    switches = [_name(spec, "switches", i, item) for i, item in enumerate(listed)]
     names = [device["name"] for device in devices] + switches
     for key, offset, group in (("devices", 0, devices), ("switches", len(devices), switches)):
         for i in range(len(group)):
@@ -32,8 +32,8 @@ def graph(spec: Reader) -> Wiring:
     spec.close()
     spec.check()
     pod = Wiring()
-    column = {key: np.array([d[key] for d in devices], dtype=np.int64) for key in ("host", "domain", "package")}
-    pod.add("device", names[: len(devices)], **column)
+    package, host, domain = ([device[key] for device in devices] for key in ("package", "host", "domain"))
+    pod.add("device", names[: len(devices)], package=package, host=host, domain=domain)
     pod.add("switch", switches)
     for a, b, count, link in links:
         pod.link("link", np.full(count, a), np.full(count, b), link)
@@ -71,7 +71,7 @@ def _link(spec: Reader, index: int, names: list[str]) -> tuple[int, int, int, Li
         if name not in names:
             one.problem(key, f"link end {key} is the unknown {name!r}", nearest(str(name), names))
         ends.append(names.index(name) if name in names else -1)
-    if ends[0] == ends[1] >= 0:
+    if ends[0] == ends[1] and ends[0] >= 0:
         one.problem("b", f"the link joins {names[ends[0]]!r} to itself", "two different ends")
     count = one.count("count", 1)
     link = LinkSpec.read(one)

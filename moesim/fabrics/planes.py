@@ -1,7 +1,9 @@
-"""Family ``planes``: each device has one lane into each of several parallel switch planes of one or two tiers.
+"""Family ``planes``: each device has one lane into each of several parallel switch planes of one or two
+tiers.
 
-One tier: a plane is one chip that joins all hosts (NVL72). Two tiers: a plane has a first-tier chip for each group of hosts,
-joined by trunks to all second-tier chips of the same plane (CloudMatrix384, NVL576). Planes never meet above the devices.
+One tier: a plane is one chip that joins all hosts (NVL72). Two tiers: a plane has a first-tier chip for
+each group of hosts, joined by trunks to all second-tier chips of the same plane (CloudMatrix384, NVL576).
+Planes never meet above the devices.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from moesim.topology import IntArray
 
 @dataclass(frozen=True)
 class _Shape:
-    """What a file says, latencies already on the links. ``sibling``, ``trunk``, ``cpu``: ``None`` if there is none."""
+    """What a file says, latencies already on the links. ``sibling``, ``trunk``, ``cpu``: ``None`` if there
+    is none.
+    """
 
     hosts: int
     per_host: int
@@ -40,11 +44,12 @@ class _Shape:
 
 @FABRICS.register("planes")
 def planes(spec: Reader) -> Wiring:
-    """``{hosts, devices_per_host, planes, lane}`` and, where they exist, ``devices_per_package`` and ``sibling``, ``hosts_per_group``
-    and ``trunk: {chips_per_plane, capacity, taper}``, ``cpus: {per_host, ...}``.
+    """``{hosts, devices_per_host, planes, lane}`` and, where they exist, ``devices_per_package`` and
+    ``sibling``, ``hosts_per_group`` and ``trunk: {chips_per_plane, capacity, taper}``, ``cpus:
+    {per_host, ...}``.
 
-    ``latency: {one_tier, two_tier, sibling}``, or the name of one of ``profiles``: device to device. One tier is split evenly over
-    its two lanes; what two tiers add, over the two trunks.
+    ``latency: {one_tier, two_tier, sibling}``, or the name of one of ``profiles``: device to device. One
+    tier is split evenly over its two lanes; what two tiers add, over the two trunks.
     """
     shape = _read(spec)
     pod = Wiring()
@@ -75,7 +80,9 @@ def _read(spec: Reader) -> _Shape:
             extra["cpus_per_host"] = section.count("per_host")
             links[key] = LinkSpec.read(section)
         else:
-            links[key] = LinkSpec(section.quantity("capacity", "bandwidth"), 0.0, LinkSpec.read_efficiency(section))
+            links[key] = LinkSpec(
+                section.quantity("capacity", "bandwidth"), 0.0, LinkSpec.read_efficiency(section)
+            )
         section.close()
     if per_host % per_package:
         spec.problem("devices_per_package", f"{per_package} does not divide {per_host} devices a host")
@@ -84,7 +91,9 @@ def _read(spec: Reader) -> _Shape:
     if "sibling" in links and per_package == 1:
         spec.problem("sibling", "a sibling link needs devices_per_package of 2 or more")
     if hosts > group and "trunk" not in links:
-        spec.problem(None, f"{hosts // group} groups of hosts need a trunk", "trunk: {chips_per_plane, capacity}")
+        spec.problem(
+            None, f"{hosts // group} groups of hosts need a trunk", "trunk: {chips_per_plane, capacity}"
+        )
     one, two, sibling = _latencies(spec, "trunk" in links, "sibling" in links)
     spec.close()
     spec.check()

@@ -1,7 +1,8 @@
-"""Family ``rails``: hosts with their own scale-up fabric and one NIC a device, NIC i of every host on rail i.
+"""Family ``rails``: hosts with their own scale-up fabric and one NIC a device, NIC i of every host on rail
+i.
 
-Rail leaves join the NICs of ``hosts_per_leaf`` hosts; spines join all leaves, so that traffic between rails has a path (devices
-never relay, so it is not carried to the right rail inside the host first).
+Rail leaves join the NICs of ``hosts_per_leaf`` hosts; spines join all leaves, so that traffic between rails
+has a path (devices never relay, so it is not carried to the right rail inside the host first).
 """
 
 from __future__ import annotations
@@ -37,15 +38,17 @@ class _Shape:
 def rails(spec: Reader) -> Wiring:
     """``{hosts, devices_per_host, scale_up, nic, hosts_per_leaf, spine}``.
 
-    ``scale_up: {kind: switch, chips, capacity}``: the capacity of a device, spread evenly over its host's chips;
-    ``{kind: mesh, capacity}``: of each link between two devices of a host. ``spine: {chips, taper, latency}``: a leaf's uplinks carry what its
-    NICs bring, divided by the taper. A domain is a host.
+    ``scale_up: {kind: switch, chips, capacity}``: the capacity of a device, spread evenly over its host's
+    chips; ``{kind: mesh, capacity}``: of each link between two devices of a host. ``spine: {chips, taper,
+    latency}``: a leaf's uplinks carry what its NICs bring, divided by the taper. A domain is a host.
     """
     shape = _read(spec)
     pod = Wiring()
     number = np.arange(shape.hosts * shape.per_host)
     host = number // shape.per_host
-    devices = pod.add("device", [f"{shape.prefix}{i}" for i in number], package=number, host=host, domain=host)
+    devices = pod.add(
+        "device", [f"{shape.prefix}{i}" for i in number], package=number, host=host, domain=host
+    )
     _scale_up(pod, shape, devices)
     _scale_out(pod, shape, devices)
     return pod
@@ -89,7 +92,9 @@ def _scale_up(pod: Wiring, shape: _Shape, devices: IntArray) -> None:
 
 
 def _scale_out(pod: Wiring, shape: _Shape, devices: IntArray) -> None:
-    """The link from a device to its NIC has the NIC's rate and no latency: the NIC is the limit, not the bus before it."""
+    """The link from a device to its NIC has the NIC's rate and no latency: the NIC is the limit, not the
+    bus before it.
+    """
     number = np.arange(shape.hosts * shape.per_host)
     host, rail = number // shape.per_host, number % shape.per_host
     names = [f"host{h}/nic{r}" for h, r in zip(host, rail, strict=True)]
