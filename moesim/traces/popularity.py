@@ -162,16 +162,21 @@ class PopularSource(TraceSource):
             def drawn(spread: float, layer: int = layer) -> NDArray[np.uint16]:
                 return self.layer(batch, schedule, layer, spread)
 
-            spread = self.params.spread()
-            if target is not None:
-                spread = target.reach(batch, layer, self.expected(batch, layer), drawn)
-            ids[:, index] = drawn(spread)
+            if target is None:
+                ids[:, index] = drawn(self.params.spread())
+            else:
+                ids[:, index] = target.reach(batch, layer, self.expected(batch, layer), drawn)
         return Drawn(ids, schedule.requests, self.describe(), self.notes(batch))
 
     def notes(self, batch: Batch) -> tuple[str, ...]:
         """What has no effect here, or must be known."""
-        if self.params.drift is not None and batch.steps == 1:
+        drift: Drift | None = self.params.drift
+        if drift is None:
+            return ()
+        if batch.steps == 1:
             return ("drift has no effect on a single step",)
+        if drift.domain_switch and drift.domain_switch >= batch.steps:
+            return (f"no domain switch happens within {batch.steps} steps",)
         return ()
 
     def latent(self, batch: Batch, layer: int) -> Floats:
@@ -179,9 +184,7 @@ class PopularSource(TraceSource):
         return (self.params.drift or Drift(domain_switch=batch.steps)).latent(batch, layer, 0)[:, None]
 
     def expected(self, batch: Batch, layer: int) -> Callable[[float], Floats]:
-        """spread -> popularity (steps, experts) without sampling noise: where the search for a target
-        starts.
-        """
+        """spread -> shares (steps, experts) without sampling noise: where the search for a target starts."""
         z = self.latent(batch, layer)
 
         def shares(spread: float) -> Floats:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
+from moesim.errors import InputError, Problem
 from moesim.traces import gate, requests
 from moesim.traces.popularity import ROWS, Drift, Floats, PopularParams, PopularSource, entry_weights
 from moesim.traces.source import KINDS, Batch
@@ -147,11 +148,21 @@ class Realistic(PopularSource):
                 ids[step, wave.tokens] = state.tokens(wave, step)
         return ids
 
+    def notes(self, batch: Batch) -> tuple[str, ...]:
+        """What has no effect here."""
+        idle = sorted(self.params.model_fields_set & {"keep", "request_tokens"})
+        if idle and batch.phase == "decode" and batch.steps == 1:
+            return (*super().notes(batch), f"no effect on a single decode step: {', '.join(idle)}")
+        return super().notes(batch)
+
     def _group_effect(self, batch: Batch, layer: int) -> Floats:
         model = batch.model
-        groups = model.n_group if model.n_group > 1 else 8
-        if not self.params.group_sigma or model.experts % groups:
+        if not self.params.group_sigma:
             return np.ones(model.experts)
+        groups = model.n_group if model.n_group > 1 else 8
+        if model.experts % groups:
+            text = f"routing.group_sigma: {groups} groups do not divide {model.experts} experts"
+            raise InputError(Problem(text))
         effect = np.exp(self.params.group_sigma * batch.stream("group", layer).standard_normal(groups))
         return np.repeat(effect, model.experts // groups)
 

@@ -14,7 +14,7 @@ from moesim.traces.source import Batch
 Floats = NDArray[np.float64]
 
 NARROWEST, WIDEST = 1e-5, 10.0
-STEPS = 60
+DRAWS = 60
 
 
 @dataclass(frozen=True)
@@ -43,35 +43,34 @@ class Target:
         layer: int,
         expected: Callable[[float], Floats],
         drawn: Callable[[float], NDArray[np.uint16]],
-    ) -> float:
-        """The spread at which the entries drawn have this imbalance, within max(2 % of maxvio or ratio,
-        0.005).
+    ) -> NDArray[np.uint16]:
+        """Draws of a spread at which they have this imbalance, within max(2 %, 0.005).
 
-        Bisection of the logarithm of the spread in [1e-5, 10], at most 60 draws, as MoonEP's benchmarks do;
-        it starts where the ``expected`` shares (steps, experts) have it. Raises :class:`InputError` if no
-        spread has.
+        Bracketed search over the logarithm of the spread in [1e-5, 10], at most 60 draws (the range and the
+        tolerance of MoonEP's benchmarks), from where the ``expected`` shares (steps, experts) have it. Raises
+        :class:`InputError` if no spread has.
         """
         self._possible(batch)
-        lowest, highest = NARROWEST, WIDEST
-        spread = self._guess(batch, expected)
-        nearest = np.inf
-        for _ in range(STEPS):
-            got = self.measure(batch, _counts(drawn(spread), batch.model.experts))
+        low = high = None
+        spread, nearest = self._guess(batch, expected), np.inf
+        for _ in range(DRAWS):
+            ids = drawn(spread)
+            got = self.measure(batch, _counts(ids, batch.model.experts))
             offset = got - self.max_over_mean
             if abs(offset) <= max(0.02 * self.value, 0.005):
-                return spread
+                return ids
             nearest = got if abs(offset) < abs(nearest - self.max_over_mean) else nearest
-            lowest, highest = (spread, highest) if offset < 0 else (lowest, spread)
-            if highest / lowest < 1 + 1e-6:
+            low, high = ((spread, offset), high) if offset < 0 else (low, (spread, offset))
+            if spread <= NARROWEST or (spread >= WIDEST and offset < 0):
                 break
-            # Small steps until both sides are known: the start is near, the ends are far.
-            if highest == WIDEST and spread < WIDEST / 1.3:
-                spread *= 1.3
-            elif lowest == NARROWEST and spread > NARROWEST * 1.3:
-                spread /= 1.3 if spread > 0.05 else 10
-            else:
-                spread = float(np.sqrt(lowest * highest))
+            spread = _between(low, high) if low and high else self._further(spread, got)
         raise self._refusal(f"the nearest in layer {layer} is {nearest - self._shift():.3f}")
+
+    def _further(self, spread: float, got: float) -> float:
+        """Towards the target, where only one side of it is known."""
+        factor = (self.max_over_mean - 1) / max(got - 1, 1e-3)
+        step = np.clip(factor, 0.7, 1.4) if spread > 0.05 else (10 if factor > 1 else 0.1)
+        return float(np.clip(spread * step, NARROWEST, WIDEST))
 
     def measure(self, batch: Batch, counts: Floats) -> float:
         """Mean over steps of max/mean of ``counts`` (steps, experts), by expert or by rank."""
@@ -109,3 +108,9 @@ class Target:
 
 def _counts(ids: NDArray[np.uint16], experts: int) -> Floats:
     return np.array([np.bincount(step.ravel(), minlength=experts) for step in ids], dtype=np.float64)
+
+
+def _between(low: tuple[float, float], high: tuple[float, float]) -> float:
+    """Where a straight line through two (spread, offset) of unlike sign crosses zero, kept off both ends."""
+    share = np.clip(-low[1] / (high[1] - low[1]), 0.1, 0.9)
+    return float(low[0] * (high[0] / low[0]) ** share)
