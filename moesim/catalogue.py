@@ -1,0 +1,141 @@
+"""What ``moesim list`` shows: everything that a scenario can name, where it is, how much of it is assumed."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from moesim import resources
+from moesim.layout import grouped, wrapped
+from moesim.sources import Cited, Grade
+
+Entry = dict[str, Any]
+
+_BELOW = ("parameters", "path")
+
+
+def entries(kind: str) -> list[Entry]:
+    """One row of plain data a name; every row of a kind has the same keys. ``kind``: one of :data:`KINDS`."""
+    return KINDS[kind]()
+
+
+def report(found: Mapping[str, Sequence[Entry]], width: int) -> list[str]:
+    """The rows as text, one table a kind; what is long stands under its row."""
+    lines: list[str] = []
+    for kind, rows in found.items():
+        lines += ([""] if lines else []) + [f"{kind} ({len(rows)})"]
+        if not rows:
+            continue
+        heads = [head for head in rows[0] if head not in _BELOW]
+        cells = [[str(row[head]) for head in heads] for row in rows]
+        align = "".join("r" if all(isinstance(row[head], int) for row in rows) else "l" for head in heads)
+        top, *groups = grouped([heads, *cells], width, align)
+        lines += top
+        for row, group in zip(rows, groups, strict=True):
+            lines += group
+            for head in _BELOW:
+                if row.get(head):
+                    lines += wrapped(f"{head} {row[head]}", width, "      ", "        ")
+    return lines
+
+
+def comment(path: Path) -> str:
+    """The first comment of a file: the question that a scenario answers, what a topology is."""
+    said: list[str] = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        text = line.removeprefix("#").strip()
+        if not line.startswith("#") or (said and not text):
+            break
+        if text and not text.startswith("yaml-language-server"):
+            said.append(text)
+    return " ".join(said)
+
+
+def _assumed(cited: Sequence[Cited]) -> int:
+    return sum(item.grade is Grade.ASSUMED for item in cited)
+
+
+def _topologies() -> list[Entry]:
+    from moesim import fabrics
+
+    rows = []
+    for name in resources.names("topology"):
+        pod = fabrics.load(name)
+        path = resources.find("topology", name)
+        rows.append(
+            {
+                "name": name,
+                "family": pod.family,
+                "devices": len(pod.devices),
+                "numbers": len(pod.cited),
+                "assumed": _assumed(pod.cited),
+                "path": str(path),
+                "about": comment(path),
+            }
+        )
+    return rows
+
+
+def _models() -> list[Entry]:
+    from moesim import moe
+
+    loaded = [moe.load(name) for name in moe.names()]
+    return [
+        {
+            "name": model.name,
+            "grade": model.grade.value,
+            "experts": model.experts,
+            "top_k": model.top_k,
+            "hidden": model.hidden,
+            "moe_layers": model.moe_layers,
+            "about": model.title,
+        }
+        for model in loaded
+    ]
+
+
+def _scenarios() -> list[Entry]:
+    paths = {name: resources.find("scenario", name) for name in resources.names("scenario")}
+    return [{"name": name, "path": str(path), "about": comment(path)} for name, path in paths.items()]
+
+
+def _traces() -> list[Entry]:
+    paths = {name: resources.find("trace", name) for name in resources.names("trace")}
+    return [{"name": name, "bytes": path.stat().st_size, "path": str(path)} for name, path in paths.items()]
+
+
+def _protocols() -> list[Entry]:
+    from moesim.protocols import PROTOCOLS
+
+    return [_described(name, thing, thing.summary) for name, thing in PROTOCOLS]
+
+
+def _balancers() -> list[Entry]:
+    from moesim.balancers import BALANCERS
+
+    return [_described(name, thing) for name, thing in BALANCERS]
+
+
+def _routing() -> list[Entry]:
+    from moesim.traces import KINDS as TRACES
+
+    return [_described(name, thing) for name, thing in TRACES]
+
+
+def _described(name: str, thing: Any, about: str = "") -> Entry:
+    """A registered class: its parameters and, unless ``about`` is given, the first line of its docstring."""
+    text = about or (inspect.getdoc(thing) or "").partition("\n\n")[0].replace("\n", " ")
+    return {"name": name, "parameters": ", ".join(thing.Params.model_fields), "about": text}
+
+
+KINDS: dict[str, Callable[[], list[Entry]]] = {
+    "topologies": _topologies,
+    "models": _models,
+    "protocols": _protocols,
+    "balancers": _balancers,
+    "routing": _routing,
+    "scenarios": _scenarios,
+    "traces": _traces,
+}

@@ -1,0 +1,352 @@
+"""The command line: parse, call, print, exit code.
+
+What was asked for goes to stdout, everything else to stderr. Modules that are slow to import are imported by
+the command that needs them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from moesim.errors import InputError, InvariantError, MoesimError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from moesim.scenario import Scenario
+
+INTERRUPTED, PIPE_CLOSED = 130, 141
+
+_EXAMPLES = """
+\b
+Examples:
+  moesim run decode-cloudmatrix384
+  moesim run scenarios/decode-nvl72.yaml --set workload.tokens_per_rank=128 --out results/nvl72
+  moesim explain decode-nvl72
+  moesim compare results/a results/b --fail-above 5%
+
+\b
+Exit codes: 0 yes; 1 the answer is no (a `require` fails, memory does not suffice,
+--fail-above is exceeded); 2 bad input; 3 a bug of moesim; 130 interrupted.
+"""
+
+
+def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        from importlib.metadata import version
+
+        click.echo(f"moesim {version('moesim')}")
+        context.exit()
+
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}, epilog=_EXAMPLES
+)
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version."
+)
+def cli() -> None:
+    """Simulate Mixture-of-Experts expert-parallel communication on superpods."""
+
+
+def _complete(kind: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """Shell completion: shipped names of ``kind``, and files."""
+
+    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        from moesim import resources
+
+        names = [CompletionItem(name) for name in resources.names(kind) if name.startswith(incomplete)]
+        return [*names, CompletionItem(incomplete, type="file")]
+
+    return complete
+
+
+_scenario_argument = click.argument("scenario", shell_complete=_complete("scenario"))
+_set_option = click.option(
+    "--set",
+    "sets",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Override a key, such as ranks.ep=32; may be repeated.",
+)
+_json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON document with stable keys."
+)
+
+
+@cli.command()
+@_scenario_argument
+@_set_option
+@click.option("--seed", type=int, help="Override the seed.")
+@click.option("--fidelity", type=click.Choice(["fluid", "bound"]), help="Override the fidelity.")
+@click.option("--out", metavar="DIR", help="Also write tables, provenance and the resolved scenario to DIR.")
+@_json_option
+def run(
+    scenario: str,
+    sets: tuple[str, ...],
+    seed: int | None,
+    fidelity: str | None,
+    out: str | None,
+    as_json: bool,
+) -> int:
+    """Simulate SCENARIO, a shipped name or a file: times, bottleneck, memory of each strategy.
+
+    A result repeats from its folder: moesim run DIR/scenario.yaml.
+    """
+    from moesim import result, simulate
+
+    loaded = _load(scenario, sets, seed, fidelity)
+    if out is not None:
+        result.ready(out)
+    with _progress() as advance:
+        found = simulate.run(loaded, progress=advance)
+    if out is not None:
+        click.echo(f"written to {found.save(out)}", err=True)
+    if as_json:
+        _print_json(found.to_json())
+    else:
+        from moesim.console import run_report
+
+        _print(run_report(found.to_json(), _width()))
+    refusals = found.refusals()
+    for text in refusals:
+        click.echo(f"moesim: no: {text}", err=True)
+    return 1 if refusals else 0
+
+
+@cli.command()
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", shell_complete=_complete("scenario"))
+def check(files: tuple[str, ...]) -> int:
+    """Validate scenarios and topologies without running them; show every problem and where it is."""
+    from moesim import explain
+
+    bad = 0
+    for name in files:
+        try:
+            click.echo(f"{name}: {explain.check(name)}")
+        except InputError as error:
+            bad += 1
+            _complain(error)
+    return InputError.exit_code if bad else 0
+
+
+@cli.command()
+@_scenario_argument
+@_set_option
+@_json_option
+def explain(scenario: str, sets: tuple[str, ...], as_json: bool) -> int:
+    """Show what SCENARIO would simulate: pod, ceilings, bottleneck, constants and sources. Nothing is run."""
+    from moesim import explain as explaining
+
+    document = explaining.explain(_load(scenario, sets, None, None))
+    if as_json:
+        _print_json(document)
+    else:
+        from moesim.console_explain import explain_report
+
+        _print(explain_report(document, _width()))
+    return 0
+
+
+_KINDS = ("topologies", "models", "protocols", "balancers", "routing", "scenarios", "traces")
+
+
+@cli.command(name="list")
+@click.argument("kind", type=click.Choice(_KINDS), required=False)
+@_json_option
+def list_(kind: str | None, as_json: bool) -> int:
+    """List what moesim knows by name, with origin and the count of assumed numbers."""
+    from moesim import catalogue
+
+    found = {name: catalogue.entries(name) for name in ([kind] if kind else _KINDS)}
+    if as_json:
+        _print_json(found)
+    else:
+        _print(catalogue.report(found, _width()))
+    return 0
+
+
+@cli.command()
+def schema() -> int:
+    """Print the JSON Schema of a scenario, for editors."""
+    from moesim import scenario
+
+    _print_json(scenario.json_schema())
+    return 0
+
+
+@cli.command()
+@click.argument("a", metavar="A")
+@click.argument("b", metavar="B")
+@click.option(
+    "--fail-above", metavar="PERCENT", help="Exit 1 if B needs more than this above A anywhere, such as 5%."
+)
+@_json_option
+def compare(a: str, b: str, fail_above: str | None, as_json: bool) -> int:
+    """Compare two results (folders of --out, or files of --json): the ratio B/A of every metric."""
+    from moesim import comparison, console, units
+    from moesim.result import load_summary
+
+    limit = None if fail_above is None else units.parse(fail_above, "ratio")
+    found = comparison.compare(load_summary(a), load_summary(b))
+    if as_json:
+        _print_json(found.to_json())
+    else:
+        _print(console.comparison_report(found, _width(), limit))
+    if limit is None:
+        return 0
+    for name in found.only_a:
+        click.echo(f"moesim: no: {name} is missing from {b}", err=True)
+    worse = found.worse(limit)
+    if worse:
+        most = max(worse, key=lambda row: row.ratio)
+        where = f"{most.strategy} {most.metric} {most.statistic} {most.ratio:.4f}"
+        click.echo(f"moesim: no: {len(worse)} metrics are above {fail_above}, most {where}", err=True)
+    return 1 if worse or found.only_a else 0
+
+
+@cli.command()
+@click.argument("flows", metavar="FLOWS.npz", type=click.Path())
+@click.option(
+    "--topology", metavar="T", help="Shipped name or file; else `path` and `cap` in the file are the fabric."
+)
+@click.option(
+    "--tolerance", default="0.3%", show_default=True, help="Completions this close may be merged; 0 is exact."
+)
+@click.option("-o", "--output", metavar="OUT.npz", help="Write the finish time of every flow [s].")
+@_json_option
+def flows(flows: str, topology: str | None, tolerance: str, output: str | None, as_json: bool) -> int:
+    """Run a raw flow list (src, dst, bytes, start) over a fabric and print its makespan."""
+    from moesim import fabrics, flowlist, units
+
+    merge = units.parse(tolerance, "ratio")
+    fabric = None if topology is None else fabrics.load(topology)
+    listed = flowlist.load(flows)
+    found = flowlist.run(listed, fabric, merge)
+    if output is not None:
+        flowlist.save(output, found)
+    if found.ignored:
+        click.echo(f"moesim: has no effect: {', '.join(found.ignored)}", err=True)
+    if as_json:
+        _print_json(
+            {
+                "makespan_s": found.makespan,
+                "flows": len(found.finish),
+                "solves": found.solves,
+                "tolerance": merge,
+                "error_estimate_s": found.error_estimate,
+                "ignored": list(found.ignored),
+            }
+        )
+    else:
+        click.echo(
+            f"makespan {units.format(found.makespan, 'time')} ({found.makespan:.9g} s)  flows {len(found.finish)}  "
+            f"solves {found.solves}  tolerance {units.format(merge, 'ratio')}"
+        )
+    return 0
+
+
+def _load(name: str, sets: Sequence[str], seed: int | None, fidelity: str | None) -> Scenario:
+    from moesim import scenario
+
+    return scenario.load(name, sets=list(sets), seed=seed, fidelity=fidelity)
+
+
+class _progress:
+    """A bar on stderr while something long runs; nothing at all when stderr is not a terminal."""
+
+    def __enter__(self) -> Callable[[int, int, str], None]:
+        self._bar: Any = None
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+            )
+            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._task = self._bar.add_task("starting", total=None)
+            self._bar.start()
+        return self._advance
+
+    def _advance(self, done: int, total: int, what: str) -> None:
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, total=total, description=what)
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def _width() -> int:
+    import shutil
+
+    return max(60, min(shutil.get_terminal_size((80, 24)).columns, 160))
+
+
+def _print(lines: Sequence[str]) -> None:
+    """Text for people; section titles are bold on a terminal that may have colours."""
+    styled = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    for line in lines:
+        title = styled and line[:1].strip() != ""
+        click.echo(click.style(line, bold=True) if title else line)
+
+
+def _print_json(document: object) -> None:
+    import json
+
+    click.echo(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def _complain(error: MoesimError) -> None:
+    for problem in error.problems if isinstance(error, InputError) else (error,):
+        click.echo(f"moesim: {'no: ' if error.exit_code == 1 else ''}{problem}", err=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and exit with its code; no traceback unless ``MOESIM_DEBUG`` is set."""
+    try:
+        code = cli.main(args=arguments, prog_name="moesim", standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.Exit as error:
+        code = error.exit_code
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("moesim: interrupted", err=True)
+        code = INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # nobody reads: keep the flush at exit silent
+        code = PIPE_CLOSED
+    except Exception as error:
+        code = _failed(error)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _failed(error: Exception) -> int:
+    """Report an error on stderr; the exit code that goes with it."""
+    if os.environ.get("MOESIM_DEBUG"):
+        import traceback
+
+        traceback.print_exc()
+    if isinstance(error, MoesimError) and not isinstance(error, InvariantError):
+        _complain(error)
+        return error.exit_code
+    if isinstance(error, OSError):
+        place = f"{error.filename}: " if error.filename else ""
+        click.echo(f"moesim: {place}{error.strerror or error}", err=True)
+        return InputError.exit_code
+    what = " ".join(f"{type(error).__name__}: {error}".split())
+    click.echo(f"moesim: a bug of moesim, please report it with the command and its files: {what}", err=True)
+    return InvariantError.exit_code

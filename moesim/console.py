@@ -1,0 +1,323 @@
+"""What ``moesim run`` and ``moesim compare`` print, made from the documents that ``--json`` prints."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from moesim import units
+from moesim.comparison import Comparison
+from moesim.layout import columns, digits, microseconds, percent, table, wrapped
+from moesim.outcome import STAGES, TIERS
+
+Document = Mapping[str, Any]
+
+_MIB = 2.0**20
+_POLITE = (
+    "a polite network: links are shared max-min fairly, nothing is lost, retried or blocked behind another"
+)
+_BOUND = "a closed form that no schedule can beat; contention adds to it"
+_LABELS = {"wait": "wait for slowest", "weights": "expert weights", "gemm": "GEMM"}
+_IMBALANCES = {
+    "rank_max_over_mean": "entries of a rank, max/mean",
+    "rows_max_over_mean": "rows of a rank, max/mean",
+    "maxvio": "experts, maxvio",
+}
+
+
+def run_report(document: Document, width: int) -> list[str]:
+    """The lines of ``moesim run``: who wins first, then why, then what it stands on."""
+    strategies = document["strategies"]
+    sections: list[tuple[str, list[str]]] = [
+        ("", list(_header(document, width))),
+        ("critical time of one MoE layer [us]: the slowest rank of each stage", _ranking(strategies, width)),
+        ("required", list(_required(document, width))),
+        ("times over all layers, steps and ranks [us]", _times(strategies, width)),
+        ("where the critical time goes [us]", _breakdown(strategies, width)),
+        ("load", _loads(strategies, width)),
+        ("payload of one layer, dispatch and combine, all ranks [MiB]", _traffic(strategies, width)),
+        ("buffers and memory of one rank [MiB]", _memory(strategies, width)),
+        ("dispatch bandwidth of one rank [GB/s]", _bandwidth(strategies, width)),
+        *standing(document, [cited for item in strategies for cited in item["cited"]], width),
+    ]
+    return joined(sections)
+
+
+def joined(sections: Sequence[tuple[str, list[str]]]) -> list[str]:
+    """Sections with a heading each and a blank line between; an empty one is left out."""
+    lines: list[str] = []
+    for title, body in sections:
+        if body:
+            lines += ([""] if lines else []) + ([title] if title else []) + body
+    return lines
+
+
+def named(spec: object) -> str:
+    """A part of a scenario in a few words: its name or ``kind``, and its parameters."""
+    if not isinstance(spec, Mapping):
+        return str(spec)
+    key = next((key for key in ("name", "kind") if key in spec), None)
+    rest = ", ".join(
+        f"{name} {named(value)}"
+        for name, value in spec.items()
+        if name != key and not isinstance(value, Mapping | list)
+    )
+    head = str(spec[key]) if key else "inline"
+    return f"{head} ({rest})" if rest and key else head
+
+
+def _header(document: Document, width: int) -> Iterator[str]:
+    scenario = document["scenario"]
+    work, ranks = scenario["workload"], scenario["ranks"]
+    solves = sum(item["solves"] for item in document["strategies"])
+    if document["fidelity"] == "fluid":
+        how = f"fluid, tolerance {units.format(document['tolerance'], 'ratio')}, {solves} solves; {_POLITE}"
+    else:
+        how = f"bound: {_BOUND}"
+    yield from facts(
+        [
+            ("pod", f"{named(scenario['topology'])}, EP {ranks['ep']}, {_placed(ranks)}"),
+            ("model", f"{named(scenario['model'])}, {_work(work)}"),
+            ("routing", f"{named(scenario['routing'])}, seed {document['seed']}"),
+            ("fidelity", how),
+            ("switched off", ", ".join(scenario.get("switch_off") or ())),
+            ("faults", "; ".join(named_fault(fault) for fault in scenario.get("faults") or ())),
+            ("background", _count(scenario.get("background"), "flow")),
+            ("overrides", "  ".join(document.get("applied") or ())),
+        ],
+        width,
+    )
+
+
+def facts(pairs: Sequence[tuple[str, str]], width: int) -> Iterator[str]:
+    """``name  value`` lines; a pair without a value is left out."""
+    size = max((len(name) for name, value in pairs if value), default=0)
+    for name, value in pairs:
+        if value:
+            yield from wrapped(value, width, f"{name.ljust(size)}  ", " " * (size + 2))
+
+
+def _placed(ranks: Mapping[str, Any]) -> str:
+    place = ranks.get("place", "packed")
+    return f"placed on {len(place)} named devices" if isinstance(place, list) else str(place)
+
+
+def _work(work: Mapping[str, Any]) -> str:
+    layers, steps = work.get("layers", "all"), work.get("steps", 1)
+    if isinstance(layers, list):
+        layers = f"layers {', '.join(map(str, layers))}" if len(layers) <= 6 else f"{len(layers)} layers"
+    elif isinstance(layers, int):
+        layers = _count(layers, "layer")
+    else:
+        layers = f"{layers} MoE layers"
+    return f"{work['phase']}: {work['tokens_per_rank']} tokens a rank, {layers}, {_count(steps, 'step')}"
+
+
+def _count(things: Any, word: str) -> str:
+    number = things if isinstance(things, int) else len(things or ())
+    return f"{number} {word}{'' if number == 1 else 's'}" if number else ""
+
+
+def named_fault(fault: Mapping[str, Any]) -> str:
+    """A fault as ``link l1-3 at 50%``."""
+    what = next((key for key in fault if key != "capacity"), "fault")
+    return f"{what} {fault.get(what)} at {fault.get('capacity', '0%')}"
+
+
+def _ranking(strategies: Sequence[Document], width: int) -> list[str]:
+    rows = [["strategy", "layer", "speed-up", "dispatch", "expert", "combine", "bound", "bottleneck"]]
+    first = strategies[0]["metrics"]["layer_s"]["critical"]
+    for item in strategies:
+        layer, *parts = (item["metrics"][f"{stage}_s"]["critical"] for stage in ("layer", *STAGES[:3]))
+        speedup = f"{first / layer:.2f}x" if layer else "-"
+        neck = item["bottleneck"]
+        busy = "" if neck["utilisation"] is None else f", {percent(neck['utilisation'])} busy"
+        bound = microseconds(item["bound_s"]["layer"])
+        times = [microseconds(layer), speedup, *map(microseconds, parts), bound]
+        rows.append([item["name"], *times, f"{neck['resource']}{busy}"])
+    return table(rows, width, "lrrrrrrl")
+
+
+def _required(document: Document, width: int) -> Iterator[str]:
+    for row in document.get("require") or ():
+        yield from wrapped(requirement(row), width, "  ", "       ")
+
+
+def requirement(row: Mapping[str, Any]) -> str:
+    """One ``require`` line with its verdict and the value found."""
+    found = units.format(row["value"], "bytes" if row["metric"] == "buffers_B" else "time")
+    return f"{'yes' if row['met'] else 'NO '}  {row['text']}  (is {found})"
+
+
+def _times(strategies: Sequence[Document], width: int) -> list[str]:
+    rows = [["", "", "critical", "mean", "p50", "p99", "max", "bound"]]
+    for stage in STAGES:
+        for number, item in enumerate(strategies):
+            values = item["metrics"][f"{stage}_s"]
+            shown = [values[key] for key in ("critical", "mean", "p50", "p99", "max")]
+            bound = item["bound_s"][stage]
+            rows.append(
+                ["" if number else stage, item["name"], *map(microseconds, shown), microseconds(bound)]
+            )
+    return table(rows, width, "llrrrrrr")
+
+
+def _breakdown(strategies: Sequence[Document], width: int) -> list[str]:
+    labels = dict.fromkeys(
+        label for item in strategies for label, part in item["breakdown_s"].items() if part
+    )
+    totals = [item["metrics"]["layer_s"]["critical"] for item in strategies]
+    rows = [
+        (
+            _LABELS.get(label, label),
+            [
+                _share(item["breakdown_s"].get(label), total)
+                for item, total in zip(strategies, totals, strict=True)
+            ],
+        )
+        for label in labels
+    ]
+    rows.append(("layer", [f"{microseconds(total)} 100%" for total in totals]))
+    return columns([item["name"] for item in strategies], rows, width)
+
+
+def _share(part: float | None, total: float) -> str:
+    return f"{microseconds(part)} {percent(part / total):>4}" if part and total else "-   "
+
+
+def _loads(strategies: Sequence[Document], width: int) -> list[str]:
+    rows = []
+    for key, name in _IMBALANCES.items():
+        before = [item["imbalance"][key] for item in strategies]
+        after = [item["imbalance"]["after"][key] for item in strategies]
+        cells = [
+            digits(x) if y is None or x == y else f"{digits(x)} -> {digits(y)}"
+            for x, y in zip(before, after, strict=True)
+        ]
+        rows.append((name, cells))
+    return columns([item["name"] for item in strategies], rows, width)
+
+
+def _traffic(strategies: Sequence[Document], width: int) -> list[str]:
+    rows = [
+        (tier.replace("_", "-"), [digits(item["traffic_B"][tier] / _MIB) for item in strategies])
+        for tier in TIERS
+        if any(item["traffic_B"][tier] for item in strategies)
+    ]
+    return columns([item["name"] for item in strategies], rows, width) if rows else []
+
+
+def _memory(strategies: Sequence[Document], width: int) -> list[str]:
+    kinds = dict.fromkeys(kind for item in strategies for kind in item["buffers_B"])
+    rows = [
+        (kind.replace("_", " "), [_mib(item["buffers_B"].get(kind)) for item in strategies]) for kind in kinds
+    ]
+    rows.append(("buffers in all", [_mib(sum(item["buffers_B"].values())) for item in strategies]))
+    for key, name in (("expert_weights", "expert weights"), ("device", "of the device's")):
+        rows.append((name, [_mib(item["memory_B"].get(key)) for item in strategies]))
+    return columns([item["name"] for item in strategies], rows, width)
+
+
+def _mib(count: float | None) -> str:
+    return digits(None if count is None else count / _MIB)
+
+
+def _bandwidth(strategies: Sequence[Document], width: int) -> list[str]:
+    rows = []
+    for key in ("logical", "wire"):
+        rows.append((key, [_gigabytes(item["bandwidth_Bps"].get(key)) for item in strategies]))
+    for name in dict.fromkeys(_library(item)["name"] for item in strategies if _library(item)):
+        cells = [
+            _gigabytes(_library(item)["value"]) if _library(item).get("name") == name else "-"
+            for item in strategies
+        ]
+        rows.append((f"as {name} counts it", cells))
+    return columns([item["name"] for item in strategies], rows, width)
+
+
+def _library(item: Document) -> Mapping[str, Any]:
+    return item["bandwidth_Bps"].get("library") or {}
+
+
+def _gigabytes(rate: float | None) -> str:
+    return digits(None if rate is None else rate / 1e9)
+
+
+def standing(document: Document, cited: Sequence[Document], width: int) -> Iterator[tuple[str, list[str]]]:
+    """What an answer stands on: assumed properties and numbers first, then counts, sources and warnings."""
+    once = list({(item["where"], item["value"]): item for item in cited}.values())
+    guessed = [item for item in once if item["grade"] == "assumed"]
+    granted = {name: None for item in document["strategies"] for name in item["assumed"]}
+    lines = [
+        line
+        for name in granted
+        for line in wrapped(f"property {name}: the real system is not known to have it", width)
+    ]
+    yield (f"assumed ({len(granted) + len(guessed)})", lines + cited_lines(guessed, width))
+    grades = Counter(item["grade"] for item in once if item["grade"] != "assumed")
+    if grades:
+        counted = ", ".join(f"{number} {grade}" for grade, number in sorted(grades.items()))
+        yield ("", wrapped(f"other constants: {counted} (moesim explain lists each)", width, ""))
+    yield ("sources to cite", [line for item in document["sources"] for line in source_lines(item, width)])
+    told = dict.fromkeys(
+        [
+            *document["warnings"],
+            *(f"{item['name']}: {text}" for item in document["strategies"] for text in item["warnings"]),
+        ]
+    )
+    yield ("warnings", [line for text in told for line in wrapped(text, width, "  ! ", "    ")])
+
+
+def cited_lines(cited: Sequence[Document], width: int) -> list[str]:
+    """Constants with value, source and note."""
+    if not cited:
+        return []
+    rows = [[item["where"], item["value"], f"[{item['source']}] {item['note']}".rstrip()] for item in cited]
+    return table(rows, width, "lrl")
+
+
+def source_lines(source: Mapping[str, str], width: int) -> list[str]:
+    """A bibliography entry."""
+    return wrapped(f"[{source['key']}] {source['title']}. {source['reference']}", width, "  ", "      ")
+
+
+def comparison_report(found: Comparison, width: int, limit: float | None) -> list[str]:
+    """The lines of ``moesim compare``: what was changed, then b / a for every strategy and metric."""
+    worse = set(found.worse(limit)) if limit is not None else set()
+    body = [["strategy", "metric", "", "A", "B", "B/A", ""]]
+    seen = None
+    for row in found.rows:
+        group = (row.strategy, row.metric)
+        name, metric = (
+            "" if seen and seen[0] == row.strategy else row.strategy,
+            "" if seen == group else _metric(row.metric),
+        )
+        seen = group
+        show = microseconds if row.metric.endswith("_s") else _mib
+        body.append(
+            [
+                name,
+                metric,
+                row.statistic,
+                show(row.a),
+                show(row.b),
+                f"{row.ratio:.4f}",
+                "worse" if row in worse else "",
+            ]
+        )
+    gone = [f"only in A: {', '.join(found.only_a)}"] if found.only_a else []
+    new = [f"only in B: {', '.join(found.only_b)}"] if found.only_b else []
+    changed = [line for text in found.differences for line in wrapped(text, width)]
+    return joined(
+        [
+            ("what differs in the scenarios (A -> B)", changed),
+            ("", table(body, width, "lllrrrl")),
+            ("", gone + new),
+        ]
+    )
+
+
+def _metric(metric: str) -> str:
+    stage, _, unit = metric.rpartition("_")
+    return f"{stage} [{'us' if unit == 's' else 'MiB'}]"

@@ -1,0 +1,91 @@
+"""Traffic under a uniform gate in closed form: what ``explain`` shows without drawing any routing."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from moesim.errors import InputError
+from moesim.moe import MoEModel
+from moesim.placement import Assignment, Placement
+from moesim.traffic import IntArray, Traffic, expected_groups, expected_groups_limited
+
+
+def visited(model: MoEModel, groups: int) -> float:
+    """Mean number of ``groups`` equal parts of the experts that a token visits, under the model's own gate.
+
+    A group-limited gate is taken to keep expert groups uniformly at random. Where its groups and the parts do
+    not divide each other no closed form holds, and the unrestricted one stands in: an upper bound.
+    """
+    if model.n_group > 1:
+        try:
+            return expected_groups_limited(
+                groups, model.experts, model.top_k, model.n_group, model.topk_group
+            )
+        except InputError:
+            pass
+    return expected_groups(groups, model.experts, model.top_k)
+
+
+def uniform(model: MoEModel, tokens: int, host: IntArray, domain: IntArray) -> tuple[Assignment, Traffic]:
+    """One batch of ``tokens`` on each of R ranks under a uniform gate, experts in their usual places.
+
+    ``host``, ``domain`` (R,). Every count is its expectation rounded down or up, so that what a rank sends in
+    all is the expectation to within one. The assignment has no entries: only its placement means something.
+    """
+    ranks = len(host)
+    placement = Placement.contiguous(model.experts, ranks)
+    sent = tokens * model.top_k
+    entries = spread(sent / model.experts, ranks, model.experts)
+    entries_to = entries.reshape(ranks, ranks, -1).sum(axis=2)
+    rows = np.minimum(spread(tokens * visited(model, ranks) / ranks, ranks, ranks), entries_to)
+    assignment = Assignment(
+        placement=placement,
+        slot=np.empty((0, model.top_k), dtype=np.int64),
+        moves=np.empty((0, 2), dtype=np.int64),
+        gemm_rows=entries.sum(axis=0),
+    )
+    traffic = Traffic(
+        entries=entries,
+        entries_to=entries_to,
+        rows=rows,
+        rows_host=_to_groups(model, tokens, host),
+        rows_domain=_to_groups(model, tokens, domain),
+        tokens=np.full(ranks, tokens, dtype=np.int64),
+        load=entries_to.sum(axis=0),
+        expert_counts=entries.sum(axis=0),
+        host=host,
+        domain=domain,
+    )
+    return assignment, traffic
+
+
+def spread(mean: float, rows: int, columns: int) -> IntArray:
+    """(rows, columns) whole numbers next to ``mean``, each row summing to floor(columns x mean), shifted row by row.
+
+    >>> spread(0.5, 2, 4).tolist()
+    [[0, 1, 0, 1], [0, 1, 0, 1]]
+    """
+    steps = np.floor(np.arange(columns + 1) * mean + 1e-9)
+    row = np.diff(steps).astype(np.int64)
+    shift = (np.arange(rows) * columns) // rows
+    shifted: IntArray = row[(np.arange(columns) - shift[:, None]) % columns]
+    return shifted
+
+
+def _to_groups(model: MoEModel, tokens: int, group: IntArray) -> IntArray:
+    """(R, G) distinct tokens to each group of ranks; a group with more ranks is reached by more tokens."""
+    sizes = np.bincount(group)
+    mean = np.zeros(len(sizes))
+    for size in set(sizes[sizes > 0].tolist()):
+        parts = len(group) / size
+        reached = visited(model, int(parts)) / parts if parts.is_integer() else _hit(model, size / len(group))
+        mean[sizes == size] = tokens * reached
+    return np.broadcast_to(np.rint(mean).astype(np.int64), (len(group), len(sizes)))
+
+
+def _hit(model: MoEModel, share: float) -> float:
+    """Chance that a token visits a set with ``share`` of the experts, under an unrestricted gate."""
+    rest = model.experts - round(share * model.experts)
+    return 1 - math.comb(rest, model.top_k) / math.comb(model.experts, model.top_k)

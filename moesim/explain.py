@@ -1,0 +1,264 @@
+"""What a scenario would simulate, without simulating it: ceilings, closed forms, constants, sources.
+
+Routing is taken as uniform, so that nothing has to be drawn; the answer is there in well under a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from moesim import bounds, expected, fabrics, resources, scenario, strategy, yamlio
+from moesim.build import Built, build
+from moesim.contention import Resources, demand
+from moesim.moe import MoEModel
+from moesim.outcome import cited_json, plain_data
+from moesim.placement import Assignment
+from moesim.plan import After, Phase, Plan, Transfer
+from moesim.protocols import Case, Protocol
+from moesim.result import SCHEMA, source_json, sources_of
+from moesim.routing import Routes, routes
+from moesim.scenario import Scenario
+from moesim.strategy import Strategy
+from moesim.topology import Tier, Topology
+from moesim.traffic import Traffic
+
+
+@dataclass(frozen=True, eq=False)
+class _Setting:
+    """What all strategies of a scenario share: what it names, and its traffic under a uniform gate."""
+
+    built: Built
+    assignment: Assignment
+    traffic: Traffic
+
+    @property
+    def topology(self) -> Topology:
+        return self.built.topology
+
+    @property
+    def model(self) -> MoEModel:
+        return self.built.model
+
+
+def check(name: str) -> str:
+    """Load the scenario or topology ``name`` and all it names; what it is, in a line.
+
+    Of the routing one layer is drawn, to see that it fits the model. Raises :class:`InputError` with all
+    problems.
+    """
+    if resources.is_path(name):
+        pod = "fabric" in yamlio.load(resources.find("scenario", name)).data
+    else:
+        pod = name in resources.names("topology")
+    if pod:
+        topology = fabrics.load(name)
+        return f"topology {topology.name}, {len(topology.devices)} devices"
+    one = scenario.load(name)
+    built = build(one)
+    small = one.edited([f"workload.layers=[{built.layers[0]}]", "workload.steps=1"])
+    _ = build(small).trace
+    return f"scenario, {len(one.strategies)} strategies on {built.topology.name}, {len(built.layers)} layers"
+
+
+def explain(asked: Scenario) -> dict[str, Any]:
+    """One plain document with stable keys; :class:`InputError` if the scenario could not be run.
+
+    ``ceilings`` of a strategy are for a uniform gate: ``floor_s`` is the time of the busiest resource alone,
+    ``bound_s`` adds the fixed costs, and the bandwidths are what ``floor_s`` would allow.
+    """
+    built = build(asked)
+    vertex = built.topology.devices[built.devices]
+    _, host = np.unique(built.topology.host[vertex], return_inverse=True)
+    _, domain = np.unique(built.topology.domain[vertex], return_inverse=True)
+    setting = _Setting(built, *expected.uniform(built.model, asked.workload.tokens_per_rank, host, domain))
+    chosen = [
+        strategy.build(spec.name, protocol, balancer, spec.assume, built.topology)
+        for spec, (protocol, balancer) in zip(asked.strategies, built.strategies, strict=True)
+    ]
+    cited = dict.fromkeys([*built.topology.cited, *(item for one in chosen for item in one.cited)])
+    document: dict[str, Any] = plain_data(
+        {
+            "schema": SCHEMA,
+            "scenario": asked.resolved(),
+            "applied": list(asked.applied),
+            "pod": _pod(built.topology),
+            "links": _links(built.topology, {one.costs.access for one in chosen}),
+            "ranks": _ranks(setting),
+            "model": _model(setting),
+            "strategies": [_strategy(built, setting, one) for one in chosen],
+            "cited": [cited_json(item) for item in cited],
+            "sources": [source_json(source) for source in sources_of(list(cited))],
+            "warnings": _warnings(built),
+        }
+    )
+    return document
+
+
+def _pod(topology: Topology) -> dict[str, Any]:
+    device = topology.device
+    return {
+        "name": topology.name,
+        "family": topology.family,
+        "path": topology.path,
+        "parameters": dict(topology.parameters),
+        "properties": sorted(topology.properties),
+        "faults": list(topology.faults),
+        "devices": len(topology.devices),
+        "hosts": len(set(topology.host[topology.devices].tolist())),
+        "domains": len(set(topology.domain[topology.devices].tolist())),
+        "device": {
+            "name": device.name,
+            "cores": device.cores,
+            "core_kind": device.core_kind,
+            "compute_FLOPps": dict(device.compute),
+            "compute_efficiency": device.compute_efficiency,
+            "hbm_Bps": device.hbm_rate,
+            "hbm_efficiency": device.hbm_efficiency,
+            "memory_B": device.memory,
+            "engines_Bps": {
+                access: {Tier(tier).name.lower(): rate for tier, rate in rates.items()}
+                for access, rates in device.engines.items()
+            },
+        },
+    }
+
+
+def _links(topology: Topology, accesses: set[str]) -> list[dict[str, Any]]:
+    """One row a kind of link and direction-wise capacity: raw, and what each access makes of it."""
+    shares = {access: topology.share(access) for access in sorted(accesses)}
+    columns = [topology.link_capacity, topology.link_latency, *shares.values()]
+    kinds, kind = np.unique(topology.link_kind, return_inverse=True)
+    table, counts = np.unique(np.column_stack([kind, *columns]), axis=0, return_counts=True)
+    return [
+        {
+            "kind": str(kinds[int(row[0])]),
+            "directed": int(count),
+            "capacity_Bps": float(row[1]),
+            "latency_s": float(row[2]),
+            "efficiency": dict(zip(shares, row[3:].tolist(), strict=True)),
+            "effective_Bps": {access: row[1] * share for access, share in zip(shares, row[3:], strict=True)},
+        }
+        for row, count in zip(table, counts, strict=True)
+    ]
+
+
+def _ranks(setting: _Setting) -> dict[str, Any]:
+    host, domain = setting.traffic.host, setting.traffic.domain
+    reach = setting.traffic.by_reach(setting.traffic.entries_to)
+    sent = max(int(setting.traffic.entries_to.sum()), 1)
+    names = setting.topology.device_names()
+    return {
+        "ep": len(host),
+        "hosts": int(host.max()) + 1,
+        "domains": int(domain.max()) + 1,
+        "first": names[setting.built.devices[0]],
+        "last": names[setting.built.devices[-1]],
+        "entries_share": {where: float(count.sum()) / sent for where, count in reach.items()},
+    }
+
+
+def _model(setting: _Setting) -> dict[str, Any]:
+    model, groups = setting.model, setting.traffic
+    dtype = setting.built.scenario.workload.expert_dtype or model.expert_dtype
+    local = model.experts // len(groups.host)
+    return {
+        "name": model.name,
+        "source": model.source,
+        "grade": model.grade.value,
+        "hidden": model.hidden,
+        "dispatch_width": model.dispatch_width,
+        "experts": model.experts,
+        "top_k": model.top_k,
+        "moe_layers": model.moe_layers,
+        "experts_per_rank": local,
+        "expert_dtype": dtype,
+        "expert_B": model.expert_bytes(dtype),
+        "weights_B": local * model.moe_layers * model.expert_bytes(dtype),
+        "ranks_per_token": expected.visited(model, len(groups.host)),
+    }
+
+
+def _strategy(built: Built, setting: _Setting, one: Strategy) -> dict[str, Any]:
+    protocol, calibration = one.protocol, one.costs
+    case = Case(
+        model=built.model,
+        device=built.topology.device,
+        properties=built.topology.properties,
+        routes=routes(built.topology, built.devices, calibration.access),
+        traffic=setting.traffic,
+        assignment=setting.assignment,
+        calibration=calibration,
+        capacity=built.scenario.workload.tokens_per_rank,
+        off=frozenset(built.scenario.switch_off),
+    )
+    return {
+        "name": one.name,
+        "protocol": protocol.kind,
+        "balancer": one.balancer.name,
+        "assumed": list(one.assumed),
+        "calibration": calibration.path,
+        "access": calibration.access,
+        "dispatch_row_B": protocol.dispatch_row(built.model),
+        "combine_row_B": protocol.combine_row(built.model),
+        "definition": protocol.bandwidth_name,
+        "ceilings": {
+            "dispatch": _ceiling(case, protocol.dispatch, _logical(protocol, case, "dispatch")),
+            "combine": _ceiling(case, protocol.combine, _logical(protocol, case, "combine")),
+        },
+        "buffers_B": protocol.buffers(case),
+        "notes": [*protocol.describe(calibration, case.ranks), *protocol.warnings(case)],
+    }
+
+
+def _logical(protocol: Protocol, case: Case, stage: str) -> float:
+    """Bytes of one rank that the library divides by the time: the same rows in both directions."""
+    there = protocol.logical_bytes(case)
+    return (
+        there
+        if stage == "dispatch"
+        else there / protocol.dispatch_row(case.model) * protocol.combine_row(case.model)
+    )
+
+
+def _ceiling(
+    case: Case, phases: Callable[[Case, tuple[After, ...]], tuple[Phase, ...]], logical: float
+) -> dict[str, Any]:
+    """Busiest resource and closed form of one operation alone, all ranks starting together."""
+    plan = Plan(case.ranks, phases(case, ()))
+    transfers = [phase.flows for phase in plan.phases if isinstance(phase, Transfer)]
+    shared = Resources(case.routes, int(case.calibration["cores"]))
+    busy = np.zeros(len(shared.capacity))
+    sent = np.zeros(case.ranks)
+    for flows in transfers:
+        taken = demand(flows, shared)
+        busy += np.bincount(taken.index, weights=taken.amount, minlength=len(busy)) / shared.capacity
+        sent += np.bincount(flows.src, weights=flows.wire, minlength=case.ranks)
+    floor, wire = float(busy.max()), float(sent.max())
+    timing = bounds.run(plan, shared)
+    return {
+        "wire_B": wire,
+        "logical_B": logical,
+        "floor_s": floor,
+        "bottleneck": shared.name(int(busy.argmax())) if floor else None,
+        "fabric_s": float(busy[: shared.fabric].max(initial=0.0)),
+        "fabric_bottleneck": _fabric_bottleneck(case.routes, busy),
+        "wire_Bps": wire / floor if floor else None,
+        "logical_Bps": logical / floor if floor else None,
+        "bound_s": max(float(span.end.max()) for span in timing.spans.values()),
+    }
+
+
+def _fabric_bottleneck(found: Routes, busy: np.ndarray[Any, np.dtype[np.float64]]) -> str | None:
+    fabric = busy[: len(found.names)]
+    return found.names[int(fabric.argmax())] if fabric.any() else None
+
+
+def _warnings(built: Built) -> list[str]:
+    lines = [*built.warnings, *(f"the pod is broken: {fault}" for fault in built.topology.faults)]
+    if built.scenario.workload.tokens_per_rank == 0:
+        lines.append("no tokens: only fixed costs remain")
+    return lines

@@ -1,0 +1,185 @@
+"""What one strategy did in a scenario: times of every rank, where they went, what they cost.
+
+Arrays keep the axes *case* (one step of one MoE layer) and *rank*; the summary that users read is computed
+from them in one place, so that a table, a JSON document and a notebook cannot disagree.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moesim import units
+from moesim.errors import InvariantError
+from moesim.sources import Cited
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+STAGES = ("dispatch", "expert", "combine", "layer")
+TIERS = ("self", "device", "host", "domain", "scale_out")
+IMBALANCES = ("rank_max_over_mean", "rows_max_over_mean", "maxvio")
+
+
+def statistics(times: FloatArray) -> dict[str, float]:
+    """Pool ``times`` (C, R) [s] over cases and ranks.
+
+    ``critical`` is the mean over cases of the largest over ranks: what a step pays for the layer.
+
+    >>> statistics(np.array([[1.0, 3.0], [2.0, 2.0]]))["critical"]
+    2.5
+    """
+    return {
+        "mean": float(times.mean()),
+        "p50": float(np.percentile(times, 50)),
+        "p99": float(np.percentile(times, 99)),
+        "max": float(times.max()),
+        "critical": float(times.max(axis=1).mean()),
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class StrategyOutcome:
+    """One strategy's share of a :class:`moesim.result.Result`.
+
+    ``cases`` (C, 2): step and layer number. ``stages``: stage -> (C, R) [s]. ``bound``: stage -> (C,) [s],
+    the closed form of the slowest rank. ``breakdown``: label -> (C,) [s] along the slowest rank; the labels
+    of a case sum to its layer time. ``bottleneck``: resource and its utilisation, 0 to 1. ``traffic_B``:
+    payload of dispatch and combine over all ranks, mean per case, by tier. ``buffers_B``, ``memory_B``: per
+    rank. ``phases``, ``links``: rows of the tidy tables of the same name. ``cited``: every constant that
+    entered, with source and grade.
+
+    Raises :class:`InvariantError` when shapes disagree or a breakdown does not sum to its layer time.
+    """
+
+    name: str
+    protocol: str
+    balancer: str
+    assumed: tuple[str, ...]
+    cases: IntArray
+    stages: Mapping[str, FloatArray]
+    bound: Mapping[str, FloatArray]
+    breakdown: Mapping[str, FloatArray]
+    bottleneck: tuple[str, float]
+    imbalance: Mapping[str, Any]
+    traffic_B: Mapping[str, float]
+    buffers_B: Mapping[str, float]
+    memory_B: Mapping[str, float]
+    bandwidth_Bps: Mapping[str, Any]
+    phases: tuple[Mapping[str, Any], ...] = ()
+    links: tuple[Mapping[str, Any], ...] = ()
+    solves: int = 0
+    cited: tuple[Cited, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        count = len(self.cases)
+        for stage in STAGES:
+            if self.stages[stage].shape != self.stages["layer"].shape or len(self.stages[stage]) != count:
+                raise InvariantError(
+                    f"{self.name}: {stage} times {self.stages[stage].shape} for {count} cases"
+                )
+            if self.bound[stage].shape != (count,):
+                raise InvariantError(
+                    f"{self.name}: {stage} bound {self.bound[stage].shape} for {count} cases"
+                )
+        total = sum((np.asarray(part) for part in self.breakdown.values()), np.zeros(count))
+        slowest = self.stages["layer"].max(axis=1)
+        if not np.allclose(total, slowest, rtol=1e-6, atol=1e-12):
+            raise InvariantError(
+                f"{self.name}: the breakdown sums to {total.max():g} s, not to the layer's time"
+            )
+
+    def __eq__(self, other: object) -> bool:
+        return same(self, other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def metrics(self) -> dict[str, dict[str, float]]:
+        """``dispatch_s``, ``expert_s``, ``combine_s``, ``layer_s`` -> the five statistics [s]."""
+        return {f"{stage}_s": statistics(self.stages[stage]) for stage in STAGES}
+
+    def shortage(self) -> str | None:
+        """What does not fit into the memory of a device, with both numbers; None if all does."""
+        weights, buffers = self.memory_B.get("expert_weights", 0.0), sum(self.buffers_B.values())
+        device = self.memory_B.get("device")
+        if device is None or weights + buffers <= device:
+            return None
+        needs, has = units.format(weights + buffers, "bytes"), units.format(device, "bytes")
+        return f"{self.name}: expert weights and buffers take {needs} a rank, the device has {has}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The summary as plain data with stable keys; a number that does not exist is ``None``."""
+        resource, utilisation = self.bottleneck
+        after = self.imbalance.get("after", {})
+        document = {
+            "name": self.name,
+            "protocol": self.protocol,
+            "balancer": self.balancer,
+            "assumed": list(self.assumed),
+            "metrics": self.metrics(),
+            "bound_s": {stage: float(self.bound[stage].mean()) for stage in STAGES},
+            "bottleneck": {"resource": resource, "utilisation": utilisation},
+            "breakdown_s": {label: float(part.mean()) for label, part in self.breakdown.items()},
+            "imbalance": {key: self.imbalance.get(key) for key in IMBALANCES}
+            | {"after": {key: after.get(key) for key in IMBALANCES}},
+            "traffic_B": {tier: self.traffic_B.get(tier, 0.0) for tier in TIERS},
+            "buffers_B": dict(self.buffers_B),
+            "memory_B": dict(self.memory_B),
+            "bandwidth_Bps": dict(self.bandwidth_Bps),
+            "solves": self.solves,
+            "cited": [cited_json(item) for item in self.cited],
+            "warnings": list(self.warnings),
+        }
+        plain: dict[str, Any] = plain_data(document)
+        return plain
+
+
+def cited_json(cited: Cited) -> dict[str, str]:
+    """A cited number as plain data."""
+    return {
+        "where": cited.where,
+        "value": cited.value,
+        "source": cited.source,
+        "grade": cited.grade.value,
+        "note": cited.note,
+    }
+
+
+def plain_data(value: Any) -> Any:
+    """``value`` as what JSON can hold: numpy's numbers become Python's, NaN and infinities ``None``."""
+    if isinstance(value, Mapping):
+        return {str(key): plain_data(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray):
+        return plain_data(value.tolist())
+    if isinstance(value, list | tuple):
+        return [plain_data(item) for item in value]
+    if isinstance(value, np.generic):
+        return plain_data(value.item())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two results hold the same values: arrays element by element, NaN equal to NaN."""
+    if is_dataclass(a):
+        return type(a) is type(b) and all(same(getattr(a, f.name), getattr(b, f.name)) for f in fields(a))
+    if isinstance(a, np.ndarray):
+        return (
+            isinstance(b, np.ndarray)
+            and a.shape == b.shape
+            and np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+        )
+    if isinstance(a, Mapping):
+        return isinstance(b, Mapping) and a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, list | tuple):
+        return isinstance(b, list | tuple) and len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, float) and isinstance(b, float) and math.isnan(a):
+        return math.isnan(b)
+    return bool(a == b)

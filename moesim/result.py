@@ -1,0 +1,309 @@
+"""The answer to a scenario: summary, tables and provenance; saved, loaded, equal again."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import platform
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from moesim import requirement, tables
+from moesim.errors import InputError, Problem
+from moesim.outcome import StrategyOutcome, plain_data, same
+from moesim.sources import Cited, Grade, Source, bibliography
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Result", "StrategyOutcome", "load_summary", "sources_of"]
+
+SCHEMA = 1
+_SUMMARY, _PROVENANCE, _SCENARIO = "result.json", "provenance.json", "scenario.yaml"
+_FILES = {_SUMMARY, _PROVENANCE, _SCENARIO, *(f"{table}.csv" for table in tables.TABLES)}
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What :func:`moesim.run` and :func:`moesim.bound` return.
+
+    ``scenario``: the resolved scenario as plain data, from which the run repeats. ``applied``: the overrides
+    that it already contains. ``inputs``: path -> SHA-256 of every file that was read. ``sources``: what to
+    cite.
+    """
+
+    scenario: Mapping[str, Any]
+    seed: int
+    fidelity: str
+    tolerance: float
+    strategies: tuple[StrategyOutcome, ...]
+    sources: tuple[Source, ...] = ()
+    warnings: tuple[str, ...] = ()
+    version: str = ""
+    applied: tuple[str, ...] = ()
+    inputs: Mapping[str, str] | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return same(self, other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def requirements(self) -> tuple[dict[str, Any], ...]:
+        """The scenario's ``require``: ``text``, ``metric``, the ``value`` found [s or B], whether ``met``."""
+        found = {outcome.name: outcome.to_json() for outcome in self.strategies}
+        asked = [requirement.parse(text) for text in self.scenario.get("require", ())]
+        return tuple(
+            {
+                "text": one.text,
+                "metric": one.metric,
+                "value": one.measured(found[one.strategy]),
+                "met": one.holds(found[one.strategy]),
+            }
+            for one in asked
+        )
+
+    def refusals(self) -> list[str]:
+        """Why the answer is no, if it is: requirements that fail, memory that does not suffice."""
+        failed = [f"{row['text']} does not hold" for row in self.requirements if not row["met"]]
+        return failed + [text for text in (outcome.shortage() for outcome in self.strategies) if text]
+
+    def to_json(self) -> dict[str, Any]:
+        """The summary as one plain document; the keys are stable within ``schema``."""
+        document: dict[str, Any] = plain_data(
+            {
+                "schema": SCHEMA,
+                "moesim": self.version,
+                "scenario": self.scenario,
+                "applied": list(self.applied),
+                "seed": self.seed,
+                "fidelity": self.fidelity,
+                "tolerance": self.tolerance,
+                "strategies": [outcome.to_json() for outcome in self.strategies],
+                "require": list(self.requirements),
+                "sources": [source_json(source) for source in self.sources],
+                "warnings": list(self.warnings),
+            }
+        )
+        return document
+
+    def provenance(self) -> dict[str, Any]:
+        """What the run stood on; no clock and no machine name in it, so equal runs give equal files."""
+        return {
+            "schema": SCHEMA,
+            "moesim": self.version,
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+            "scenario": plain_data(self.scenario),
+            "applied": list(self.applied),
+            "seed": self.seed,
+            "inputs": dict(self.inputs or {}),
+            "repeat": f"moesim run {_SCENARIO}",
+        }
+
+    def table(self, name: str) -> pd.DataFrame:
+        """One of :data:`moesim.tables.TABLES` as a frame, for notebooks."""
+        import pandas as pd
+
+        return pd.DataFrame.from_records(tables.rows(name, self.strategies))
+
+    @property
+    def ranks(self) -> pd.DataFrame:
+        """Stage times of every rank."""
+        return self.table("ranks")
+
+    @property
+    def phases(self) -> pd.DataFrame:
+        """Start, end and duration of every phase."""
+        return self.table("phases")
+
+    @property
+    def links(self) -> pd.DataFrame:
+        """Load, capacity and utilisation of every resource."""
+        return self.table("links")
+
+    @property
+    def summary(self) -> pd.DataFrame:
+        """A row a strategy and metric: the statistics [s] and the bound [s]."""
+        import pandas as pd
+
+        return pd.DataFrame.from_records(
+            {
+                "strategy": outcome["name"],
+                "metric": metric,
+                **values,
+                "bound": outcome["bound_s"][metric[:-2]],
+            }
+            for outcome in self.to_json()["strategies"]
+            for metric, values in outcome["metrics"].items()
+        )
+
+    def save(self, folder: str | Path) -> Path:
+        """Write summary, tables, provenance and the resolved scenario to ``folder``, whole or not at all.
+
+        A folder that exists is replaced if it holds nothing but an earlier result; anything else raises
+        :class:`InputError` and stays untouched.
+        """
+        target = ready(folder)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with _beside(target) as fresh:
+            for table in tables.TABLES:
+                tables.write(fresh / f"{table}.csv", tables.rows(table, self.strategies))
+            _write_yaml(fresh / _SCENARIO, plain_data(self.scenario))
+            _write_json(fresh / _PROVENANCE, self.provenance())
+            _write_json(fresh / _SUMMARY, self.to_json())
+        return target
+
+    @staticmethod
+    def load(folder: str | Path) -> Result:
+        """The result that :meth:`save` wrote; equal to it. Raises :class:`InputError` on anything else."""
+        folder = Path(folder)
+        document = load_summary(folder)
+        provenance = _read_json(folder / _PROVENANCE)
+        parts = {table: tables.read(_existing(folder / f"{table}.csv")) for table in tables.TABLES}
+        try:
+            return Result(
+                scenario=document["scenario"],
+                seed=document["seed"],
+                fidelity=document["fidelity"],
+                tolerance=document["tolerance"],
+                strategies=tuple(_outcome(item, parts) for item in document["strategies"]),
+                sources=tuple(Source(**item) for item in document["sources"]),
+                warnings=tuple(document["warnings"]),
+                version=document["moesim"],
+                applied=tuple(document["applied"]),
+                inputs=provenance["inputs"],
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(
+                Problem(f"not a result that moesim wrote ({error!r})", path=str(folder))
+            ) from None
+
+
+def sources_of(cited: Sequence[Cited]) -> tuple[Source, ...]:
+    """The bibliography entries behind some numbers, each once, in order of first use."""
+    known = bibliography()
+    return tuple(known[key] for key in dict.fromkeys(item.source for item in cited) if key in known)
+
+
+def load_summary(path: str | Path) -> dict[str, Any]:
+    """The JSON summary of a saved result: a folder, or a file that ``--json`` or ``--out`` wrote."""
+    path = Path(path)
+    document = _read_json(path / _SUMMARY if path.is_dir() else path)
+    if document.get("schema") != SCHEMA or not isinstance(document.get("strategies"), list):
+        raise InputError(
+            Problem("not a result of moesim", path=str(path), legal=f"schema {SCHEMA}, with strategies")
+        )
+    return document
+
+
+def ready(folder: str | Path) -> Path:
+    """``folder``, resolved, if :meth:`Result.save` may write there; :class:`InputError` if it may not."""
+    target = Path(folder).resolve()
+    if target.exists() and not target.is_dir():
+        raise InputError(Problem("is a file, not a folder for results", path=str(folder)))
+    foreign = (
+        sorted(item.name for item in target.iterdir() if item.name not in _FILES) if target.is_dir() else []
+    )
+    if foreign:
+        raise InputError(
+            Problem(
+                f"holds {foreign[0]!r}, which is not part of a result: nothing is overwritten",
+                path=str(folder),
+                legal="a new folder, an empty one, or that of an earlier result",
+            )
+        )
+    return target
+
+
+@contextlib.contextmanager
+def _beside(target: Path) -> Iterator[Path]:
+    """A fresh folder that takes the place of ``target`` if the block ends well, and vanishes if not."""
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as scratch:
+        fresh, old = Path(scratch, "new"), Path(scratch, "old")
+        fresh.mkdir()
+        yield fresh
+        if not target.exists():
+            fresh.rename(target)
+            return
+        target.rename(old)
+        try:
+            fresh.rename(target)
+        except BaseException:
+            old.rename(target)
+            raise
+
+
+def _outcome(item: Mapping[str, Any], parts: Mapping[str, list[dict[str, Any]]]) -> StrategyOutcome:
+    mine = {
+        table: [
+            {key: value for key, value in row.items() if key != "strategy"}
+            for row in rows
+            if row["strategy"] == item["name"]
+        ]
+        for table, rows in parts.items()
+    }
+    cases, stages, bound, breakdown = tables.arrays(mine["cases"], mine["ranks"])
+    return StrategyOutcome(
+        name=item["name"],
+        protocol=item["protocol"],
+        balancer=item["balancer"],
+        assumed=tuple(item["assumed"]),
+        cases=cases,
+        stages=stages,
+        bound=bound,
+        breakdown=breakdown,
+        bottleneck=(item["bottleneck"]["resource"], item["bottleneck"]["utilisation"]),
+        imbalance=item["imbalance"],
+        traffic_B=item["traffic_B"],
+        buffers_B=item["buffers_B"],
+        memory_B=item["memory_B"],
+        bandwidth_Bps=item["bandwidth_Bps"],
+        phases=tuple(mine["phases"]),
+        links=tuple(mine["links"]),
+        solves=item["solves"],
+        cited=tuple(Cited(**{**cited, "grade": Grade(cited["grade"])}) for cited in item["cited"]),
+        warnings=tuple(item["warnings"]),
+    )
+
+
+def source_json(source: Source) -> dict[str, str]:
+    """A bibliography entry as plain data."""
+    return {"key": source.key, "title": source.title, "reference": source.reference, "note": source.note}
+
+
+def _existing(path: Path) -> Path:
+    if not path.is_file():
+        raise InputError(Problem("no such file in this result", path=str(path)))
+    return path
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(_existing(path).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(Problem(f"not JSON ({error})", path=str(path))) from None
+    if not isinstance(document, dict):
+        raise InputError(Problem("not a JSON object", path=str(path)))
+    return document
+
+
+def _write_json(path: Path, document: Mapping[str, Any]) -> None:
+    path.write_text(
+        json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8"
+    )
+
+
+def _write_yaml(path: Path, document: Mapping[str, Any]) -> None:
+    from ruamel.yaml import YAML
+
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style = False
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+    with path.open("w", encoding="utf-8") as stream:
+        yaml.dump(document, stream)

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from moesim.comparison import Row, compare
+from moesim.errors import InputError
+from moesim.outcome import StrategyOutcome
+from moesim.result import Result
+
+Make = Callable[..., Result]
+MakeOutcome = Callable[..., StrategyOutcome]
+
+
+def test_ratios_of_every_metric(make_result: Make, make_outcome: MakeOutcome) -> None:
+    a = make_result(scenario={}, strategies=(make_outcome("s"),)).to_json()
+    b = make_result(
+        scenario={}, strategies=(make_outcome("s", 1.25, buffers_B={"dispatch": 2.0**29}),)
+    ).to_json()
+    found = compare(a, b)
+    assert {(row.metric, row.statistic) for row in found.rows} == {
+        *(
+            (f"{stage}_s", s)
+            for stage in ("dispatch", "expert", "combine", "layer")
+            for s in a["strategies"][0]["metrics"]["layer_s"]
+        ),
+        ("buffers_B", "total"),
+    }
+    assert all(row.ratio == pytest.approx(1.25) for row in found.rows if row.metric != "buffers_B")
+    assert found.rows[-1].ratio == 0.5
+    assert found.rows[0] == Row(
+        "s", "layer_s", "critical", *(d["strategies"][0]["metrics"]["layer_s"]["critical"] for d in (a, b))
+    )
+
+
+def test_worse_is_strictly_above_the_limit(make_result: Make, make_outcome: MakeOutcome) -> None:
+    a, b = (
+        make_result(scenario={}, strategies=(make_outcome("s", scale),)).to_json() for scale in (1.0, 1.25)
+    )
+    assert len(compare(a, b).worse(0.24)) == 20
+    assert compare(a, b).worse(0.2500001) == []
+    assert compare(b, a).worse(0.0) == []
+    assert compare(a, a).worse(0.0) == []
+
+
+@pytest.mark.parametrize(("key", "value"), [("fidelity", "bound"), ("tolerance", 0.0)])
+def test_unlike_is_not_compared_with_unlike(make_result: Make, key: str, value: object) -> None:
+    with pytest.raises(InputError, match=f"cannot compare: {key}"):
+        compare(make_result().to_json(), make_result(**{key: value}).to_json())
+
+
+def test_strategies_are_matched_by_name_and_the_rest_is_named(
+    make_result: Make, make_outcome: MakeOutcome
+) -> None:
+    a = make_result(scenario={}, strategies=(make_outcome("x"), make_outcome("y"))).to_json()
+    b = make_result(scenario={}, strategies=(make_outcome("z"), make_outcome("y"))).to_json()
+    found = compare(a, b)
+    assert {row.strategy for row in found.rows} == {"y"}
+    assert (found.only_a, found.only_b) == (("x",), ("z",))
+    with pytest.raises(InputError, match="no strategy is in both"):
+        compare(a, make_result(scenario={}, strategies=(make_outcome("z"),)).to_json())
+
+
+def test_changed_inputs_are_named_with_their_place(make_result: Make) -> None:
+    a = make_result()
+    changed = {
+        **a.scenario,
+        "ranks": {"ep": 8, "place": "packed"},
+        "strategies": [{**a.scenario["strategies"][0], "balancer": "moonep"}],
+    }
+    found = compare(a.to_json(), make_result(scenario=changed).to_json())
+    assert found.differences == ("ranks.ep: 4 -> 8", "strategies.0.balancer: none -> moonep")
+    assert compare(a.to_json(), a.to_json()).differences == ()
+
+
+def test_ratio_from_nothing() -> None:
+    assert Row("s", "m", "t", 0.0, 0.0).ratio == 1.0
+    assert Row("s", "m", "t", 0.0, 1.0).ratio == float("inf")
+
+
+def test_an_incomplete_document_is_refused(make_result: Make) -> None:
+    a = make_result().to_json()
+    b = make_result().to_json()
+    del b["strategies"][0]["metrics"]["layer_s"]
+    with pytest.raises(InputError, match="layer_s"):
+        compare(a, b)
