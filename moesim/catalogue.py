@@ -14,6 +14,8 @@ from moesim.sources import Cited, Grade
 Entry = dict[str, Any]
 
 _BELOW = ("parameters", "path")
+_ROOM = 40
+"""Characters that a description needs to stand beside its row."""
 
 
 def entries(kind: str) -> list[Entry]:
@@ -22,22 +24,31 @@ def entries(kind: str) -> list[Entry]:
 
 
 def report(found: Mapping[str, Sequence[Entry]], width: int) -> list[str]:
-    """The rows as text, one table a kind; what is long stands under its row."""
+    """The rows as text, one table a kind; what does not fit beside a row stands under it."""
     lines: list[str] = []
     for kind, rows in found.items():
         lines += ([""] if lines else []) + [f"{kind} ({len(rows)})"]
-        if not rows:
-            continue
-        heads = [head for head in rows[0] if head not in _BELOW]
-        cells = [[str(row[head]) for head in heads] for row in rows]
-        align = "".join("r" if all(isinstance(row[head], int) for row in rows) else "l" for head in heads)
-        top, *groups = grouped([heads, *cells], width, align)
-        lines += top
-        for row, group in zip(rows, groups, strict=True):
-            lines += group
-            for head in _BELOW:
-                if row.get(head):
-                    lines += wrapped(f"{head} {row[head]}", width, "      ", "        ")
+        if rows:
+            lines += _rows(rows, width)
+    return lines
+
+
+def _rows(rows: Sequence[Entry], width: int) -> list[str]:
+    heads = [head for head in rows[0] if head not in _BELOW]
+    taken = sum(
+        2 + max(len(head), *(len(str(row[head])) for row in rows)) for head in heads if head != "about"
+    )
+    if "about" in heads and taken > width - _ROOM:
+        heads.remove("about")
+    align = "".join("r" if all(isinstance(row[head], int) for row in rows) else "l" for head in heads)
+    top, *groups = grouped([heads, *([str(row[head]) for head in heads] for row in rows)], width, align)
+    lines = [*top]
+    for row, group in zip(rows, groups, strict=True):
+        lines += group
+        for head in row:
+            if head not in heads and row[head]:
+                text = f"{head} {row[head]}" if head == "parameters" else str(row[head])
+                lines += wrapped(text, width, "      ", "        ")
     return lines
 
 
@@ -71,8 +82,8 @@ def _topologies() -> list[Entry]:
                 "devices": len(pod.devices),
                 "numbers": len(pod.cited),
                 "assumed": _assumed(pod.cited),
-                "path": str(path),
                 "about": comment(path),
+                "path": str(path),
             }
         )
     return rows
@@ -98,7 +109,7 @@ def _models() -> list[Entry]:
 
 def _scenarios() -> list[Entry]:
     paths = {name: resources.find("scenario", name) for name in resources.names("scenario")}
-    return [{"name": name, "path": str(path), "about": comment(path)} for name, path in paths.items()]
+    return [{"name": name, "about": comment(path), "path": str(path)} for name, path in paths.items()]
 
 
 def _traces() -> list[Entry]:

@@ -247,8 +247,8 @@ def flows(flows: str, topology: str | None, tolerance: str, output: str | None, 
         )
     else:
         click.echo(
-            f"makespan {units.format(found.makespan, 'time')} ({found.makespan:.9g} s)  flows {len(found.finish)}  "
-            f"solves {found.solves}  tolerance {units.format(merge, 'ratio')}"
+            f"makespan {units.format(found.makespan, 'time')} ({found.makespan:.9g} s)  "
+            f"flows {len(found.finish)}  solves {found.solves}  tolerance {units.format(merge, 'ratio')}"
         )
     return 0
 

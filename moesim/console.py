@@ -14,10 +14,26 @@ from moesim.outcome import STAGES, TIERS
 Document = Mapping[str, Any]
 
 _MIB = 2.0**20
+_ROOM = 18
+"""Characters that a bottleneck needs to stand beside the times of its strategy."""
 _POLITE = (
     "a polite network: links are shared max-min fairly, nothing is lost, retried or blocked behind another"
 )
 _BOUND = "a closed form that no schedule can beat; contention adds to it"
+_ORDER = (
+    "launch",
+    "planning",
+    "metadata",
+    "send",
+    "wire",
+    "wait",
+    "sync",
+    "reorder",
+    "weights",
+    "gemm",
+    "reduce",
+    "unexplained",
+)
 _LABELS = {"wait": "wait for slowest", "weights": "expert weights", "gemm": "GEMM"}
 _IMBALANCES = {
     "rank_max_over_mean": "entries of a rank, max/mean",
@@ -39,7 +55,9 @@ def run_report(document: Document, width: int) -> list[str]:
         ("payload of one layer, dispatch and combine, all ranks [MiB]", _traffic(strategies, width)),
         ("buffers and memory of one rank [MiB]", _memory(strategies, width)),
         ("dispatch bandwidth of one rank [GB/s]", _bandwidth(strategies, width)),
-        *standing(document, [cited for item in strategies for cited in item["cited"]], width),
+        *standing(
+            document, [*(one for item in strategies for one in item["cited"]), *document["cited"]], width
+        ),
     ]
     return joined(sections)
 
@@ -131,12 +149,19 @@ def _ranking(strategies: Sequence[Document], width: int) -> list[str]:
     for item in strategies:
         layer, *parts = (item["metrics"][f"{stage}_s"]["critical"] for stage in ("layer", *STAGES[:3]))
         speedup = f"{first / layer:.2f}x" if layer else "-"
-        neck = item["bottleneck"]
-        busy = "" if neck["utilisation"] is None else f", {percent(neck['utilisation'])} busy"
         bound = microseconds(item["bound_s"]["layer"])
         times = [microseconds(layer), speedup, *map(microseconds, parts), bound]
-        rows.append([item["name"], *times, f"{neck['resource']}{busy}"])
-    return table(rows, width, "lrrrrrrl")
+        rows.append([item["name"], *times, _bottleneck(item["bottleneck"])])
+    numbers = [row[:-1] for row in rows]
+    if max(map(len, table(numbers, width, "lrrrrrr"))) <= width - _ROOM:
+        return table(rows, width, "lrrrrrrl")
+    necks = [line for row in rows[1:] for line in wrapped(f"bottleneck of {row[0]}: {row[-1]}", width)]
+    return table(numbers, width, "lrrrrrr") + necks
+
+
+def _bottleneck(neck: Document) -> str:
+    busy = "" if neck["utilisation"] is None else f", {percent(neck['utilisation'])} busy"
+    return f"{neck['resource']}{busy}"
 
 
 def _required(document: Document, width: int) -> Iterator[str]:
@@ -164,9 +189,8 @@ def _times(strategies: Sequence[Document], width: int) -> list[str]:
 
 
 def _breakdown(strategies: Sequence[Document], width: int) -> list[str]:
-    labels = dict.fromkeys(
-        label for item in strategies for label, part in item["breakdown_s"].items() if part
-    )
+    found = dict.fromkeys(label for item in strategies for label, part in item["breakdown_s"].items() if part)
+    labels = sorted(found, key=lambda label: _ORDER.index(label) if label in _ORDER else len(_ORDER))
     totals = [item["metrics"]["layer_s"]["critical"] for item in strategies]
     rows = [
         (
@@ -224,20 +248,19 @@ def _mib(count: float | None) -> str:
 
 
 def _bandwidth(strategies: Sequence[Document], width: int) -> list[str]:
-    rows = []
-    for key in ("logical", "wire"):
-        rows.append((key, [_gigabytes(item["bandwidth_Bps"].get(key)) for item in strategies]))
-    for name in dict.fromkeys(_library(item)["name"] for item in strategies if _library(item)):
-        cells = [
-            _gigabytes(_library(item)["value"]) if _library(item).get("name") == name else "-"
-            for item in strategies
+    found = [item["bandwidth_Bps"] for item in strategies]
+    rows = [(key, [_gigabytes(rates.get(key)) for rates in found]) for key in ("logical", "wire")]
+    libraries = [rates.get("library") or {} for rates in found]
+    rows.append(("library's own", [_gigabytes(library.get("value")) for library in libraries]))
+    lines = columns([item["name"] for item in strategies], rows, width)
+    for name in dict.fromkeys(library["name"] for library in libraries if library):
+        users = [
+            item["name"]
+            for item, library in zip(strategies, libraries, strict=True)
+            if library.get("name") == name
         ]
-        rows.append((f"as {name} counts it", cells))
-    return columns([item["name"] for item in strategies], rows, width)
-
-
-def _library(item: Document) -> Mapping[str, Any]:
-    return item["bandwidth_Bps"].get("library") or {}
+        lines += wrapped(f"library's own, {', '.join(users)}: {name}", width, "  ", "    ")
+    return lines
 
 
 def _gigabytes(rate: float | None) -> str:
@@ -245,27 +268,17 @@ def _gigabytes(rate: float | None) -> str:
 
 
 def standing(document: Document, cited: Sequence[Document], width: int) -> Iterator[tuple[str, list[str]]]:
-    """What an answer stands on: assumed properties and numbers first, then counts, sources and warnings."""
+    """What an answer stands on: assumed numbers and properties first, then counts, sources and warnings."""
     once = list({(item["where"], item["value"]): item for item in cited}.values())
     guessed = [item for item in once if item["grade"] == "assumed"]
-    granted = {name: None for item in document["strategies"] for name in item["assumed"]}
-    lines = [
-        line
-        for name in granted
-        for line in wrapped(f"property {name}: the real system is not known to have it", width)
-    ]
-    yield (f"assumed ({len(granted) + len(guessed)})", lines + cited_lines(guessed, width))
+    yield (f"assumed ({len(guessed)})", cited_lines(guessed, width))
     grades = Counter(item["grade"] for item in once if item["grade"] != "assumed")
     if grades:
         counted = ", ".join(f"{number} {grade}" for grade, number in sorted(grades.items()))
         yield ("", wrapped(f"other constants: {counted} (moesim explain lists each)", width, ""))
     yield ("sources to cite", [line for item in document["sources"] for line in source_lines(item, width)])
-    told = dict.fromkeys(
-        [
-            *document["warnings"],
-            *(f"{item['name']}: {text}" for item in document["strategies"] for text in item["warnings"]),
-        ]
-    )
+    mine = [f"{item['name']}: {text}" for item in document["strategies"] for text in item["warnings"]]
+    told = dict.fromkeys([*document["warnings"], *mine])
     yield ("warnings", [line for text in told for line in wrapped(text, width, "  ! ", "    ")])
 
 

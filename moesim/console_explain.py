@@ -12,18 +12,22 @@ from moesim.layout import columns, digits, microseconds, percent, table, wrapped
 Document = Mapping[str, Any]
 
 _GIGA = 1e9
+_MEANING = (
+    "floor: the busiest resource alone; bound: with latency and fixed costs. "
+    "wire: bytes that leave the rank / floor; logical: bytes as the library counts them / floor."
+)
 _GRADES = ("measured", "derived", "spec")
 
 
 def explain_report(document: Document, width: int) -> list[str]:
-    """Pod, ceilings and bottlenecks first; then what each strategy costs; then every constant, assumed ones first."""
+    """Pod, ceilings, bottlenecks; then what each strategy costs; then every constant, assumed ones first."""
     strategies = document["strategies"]
     sections: list[tuple[str, list[str]]] = [
         ("", list(_header(document, width))),
         ("resources of the pod, per direction [GB/s]", _resources(document, width)),
-        (f"ceilings of one rank, {_gate(document)}", _ceilings(strategies, width)),
-        *((_title(item), list(_strategy(item, document, width))) for item in strategies),
-        ("memory of one rank", _memory(document, width)),
+        (f"ceilings of one rank, {_gate(document)} [us, GB/s]", _ceilings(strategies, width)),
+        *((_title(item), list(_strategy(item, width))) for item in strategies),
+        ("buffers and memory of one rank", _memory(document, width)),
         *_constants(document["cited"], width),
         ("sources to cite", [line for item in document["sources"] for line in source_lines(item, width)]),
         (
@@ -35,37 +39,39 @@ def explain_report(document: Document, width: int) -> list[str]:
 
 
 def _header(document: Document, width: int) -> Iterator[str]:
-    pod, ranks, model = document["pod"], document["ranks"], document["model"]
-    device = pod["device"]
-    compute = ", ".join(
-        f"{units.format(rate, 'flops')} {dtype}" for dtype, rate in device["compute_FLOPps"].items()
-    )
+    pod, ranks = document["pod"], document["ranks"]
+    size = f"{pod['devices']} devices, {pod['hosts']} hosts, {pod['domains']} scale-up domains"
+    place = f"{ranks['hosts']} hosts, {ranks['domains']} domains: {ranks['first']} to {ranks['last']}"
     shares = [f"{percent(share)} {name}" for name, share in _reach(ranks["entries_share"]) if share]
     yield from facts(
         [
-            (
-                "pod",
-                f"{pod['name']} ({pod['family']}), {pod['devices']} devices, {pod['hosts']} hosts, {pod['domains']} scale-up domains",
-            ),
+            ("pod", f"{pod['name']} ({pod['family']}), {size}"),
             ("file", pod["path"] or "inline"),
             ("parameters", ", ".join(f"{key} {named(value)}" for key, value in pod["parameters"].items())),
             ("properties", ", ".join(pod["properties"])),
             ("faults", "; ".join(pod["faults"])),
+            ("device", _device(pod["device"])),
             (
-                "device",
-                f"{device['name']}: {device['cores']} {device['core_kind']}s, {compute or 'ideal compute'}"
-                + _hbm(device),
+                "messages",
+                ", ".join(f"at most {units.format(rate, 'rate')} a NIC" for rate in pod["nic_rates"]),
             ),
-            (
-                "ranks",
-                f"EP {ranks['ep']} on {ranks['hosts']} hosts, {ranks['domains']} domains: {ranks['first']} to {ranks['last']}",
-            ),
+            ("ranks", f"EP {ranks['ep']} on {place}"),
             ("reach", "of a rank's entries " + ", ".join(shares) if shares else ""),
-            ("model", _model(model)),
+            ("model", _model(document["model"])),
             ("overrides", "  ".join(document["applied"])),
         ],
         width,
     )
+
+
+def _device(device: Document) -> str:
+    rates = [f"{units.format(rate, 'flops')} {dtype}" for dtype, rate in device["compute_FLOPps"].items()]
+    parts = [f"{device['name']}: {device['cores']} {device['core_kind']}s", *rates]
+    if device["hbm_Bps"] is not None:
+        parts.append(f"HBM {units.format(device['hbm_Bps'], 'bandwidth')}")
+    if device["memory_B"] is not None:
+        parts.append(units.format(device["memory_B"], "bytes"))
+    return ", ".join(parts)
 
 
 def _reach(shares: Mapping[str, float]) -> Iterator[tuple[str, float]]:
@@ -79,18 +85,10 @@ def _reach(shares: Mapping[str, float]) -> Iterator[tuple[str, float]]:
         yield name, shares[key]
 
 
-def _hbm(device: Document) -> str:
-    if device["hbm_Bps"] is None:
-        return ""
-    rate, size = units.format(device["hbm_Bps"], "bandwidth"), units.format(device["memory_B"], "bytes")
-    return f", HBM {rate}, {size}"
-
-
 def _model(model: Document) -> str:
-    return (
-        f"{model['name']} [{model['grade']}]: {model['experts']} experts, top-{model['top_k']}, hidden {model['hidden']}; "
-        f"{model['experts_per_rank']} experts of {units.format(model['expert_B'], 'bytes')} ({model['expert_dtype']}) a rank"
-    )
+    shape = f"{model['experts']} experts, top-{model['top_k']}, hidden {model['hidden']}"
+    one = f"{units.format(model['expert_B'], 'bytes')} ({model['expert_dtype']})"
+    return f"{model['name']} [{model['grade']}]: {shape}; {model['experts_per_rank']} experts of {one} a rank"
 
 
 def _gate(document: Document) -> str:
@@ -100,26 +98,18 @@ def _gate(document: Document) -> str:
 
 def _resources(document: Document, width: int) -> list[str]:
     accesses = sorted({access for row in document["links"] for access in row["efficiency"]})
-    rows = [["resource", "count", "raw", *(f"{access} eff." for access in accesses), *accesses, "latency"]]
+    shares = [f"{access} eff." for access in accesses]
+    rows = [["resource", "count", "raw", "a device", *shares, *accesses, "latency"]]
     for row in document["links"]:
-        shares = [percent(row["efficiency"][access]) for access in accesses]
-        rates = [_rate(row["effective_Bps"][access]) for access in accesses]
-        rows.append(
-            [
-                row["kind"],
-                str(row["directed"]),
-                _rate(row["capacity_Bps"]),
-                *shares,
-                *rates,
-                units.format(row["latency_s"], "time"),
-            ]
-        )
+        cells = [str(row["directed"]), _rate(row["capacity_Bps"]), _rate(row["per_device_Bps"] or None)]
+        cells += [percent(row["efficiency"][access]) for access in accesses]
+        cells += [_rate(row["effective_Bps"][access]) for access in accesses]
+        rows.append([row["kind"], *cells, units.format(row["latency_s"], "time")])
+    devices, blank = str(document["pod"]["devices"]), [""] * (2 * len(accesses) + 1)
     for access, tiers in document["pod"]["device"]["engines_Bps"].items():
-        for tier, rate in tiers.items():
-            blank = ["" for _ in accesses]
-            rows.append(
-                [f"{access} engine, {tier}", str(document["pod"]["devices"]), _rate(rate), *blank, *blank, ""]
-            )
+        rows += [
+            [f"{access} engine, {tier}", devices, "", _rate(rate), *blank] for tier, rate in tiers.items()
+        ]
     return table(rows, width, "l" + "r" * (len(rows[0]) - 1))
 
 
@@ -128,17 +118,15 @@ def _rate(rate: float | None) -> str:
 
 
 def _ceilings(strategies: Sequence[Document], width: int) -> list[str]:
-    rows = [["", "", "KiB out", "floor us", "wire GB/s", "logical", "bound us", "bottleneck of the floor"]]
+    rows = [["", "", "KiB out", "floor", "bound", "wire", "logical", "bottleneck of the floor"]]
     for stage in ("dispatch", "combine"):
         for number, item in enumerate(strategies):
             found = item["ceilings"][stage]
-            cells = [digits(found["wire_B"] / 1024), microseconds(found["floor_s"]), _rate(found["wire_Bps"])]
-            cells += [_rate(found["logical_Bps"]), microseconds(found["bound_s"])]
-            rows.append(
-                ["" if number else stage, item["name"], *cells, found["bottleneck"] or "nothing is sent"]
-            )
-    note = "floor: the busiest resource alone; bound: with latency and fixed costs. wire: bytes that leave the rank / floor; logical: bytes as the library counts them / floor."
-    return table(rows, width, "llrrrrrl") + wrapped(note, width)
+            cells = [digits(found["wire_B"] / 1024), *map(microseconds, (found["floor_s"], found["bound_s"]))]
+            cells += [_rate(found["wire_Bps"]), _rate(found["logical_Bps"])]
+            neck = found["bottleneck"] or "nothing is sent"
+            rows.append(["" if number else stage, item["name"], *cells, neck])
+    return table(rows, width, "llrrrrrl") + wrapped(_MEANING, width)
 
 
 def _title(item: Document) -> str:
@@ -146,19 +134,15 @@ def _title(item: Document) -> str:
     return f"{item['name']}: {item['protocol']}, balancer {item['balancer']}{extra}"
 
 
-def _strategy(item: Document, document: Document, width: int) -> Iterator[str]:
+def _strategy(item: Document, width: int) -> Iterator[str]:
     yield from wrapped(f"calibration {item['calibration']}, access {item['access']}", width)
-    yield from wrapped(
-        f"a row: {digits(item['dispatch_row_B'])} B in dispatch, {digits(item['combine_row_B'])} B in combine; "
-        f"logical bandwidth as {item['definition']}",
-        width,
-    )
+    rows = [f"{digits(item[f'{stage}_row_B'])} B in {stage}" for stage in item["ceilings"]]
+    yield from wrapped(f"a row: {', '.join(rows)}; logical bandwidth: {item['definition']}", width)
     for stage, found in item["ceilings"].items():
-        if found["fabric_bottleneck"] not in (None, found["bottleneck"]):
+        wire = found["fabric_bottleneck"]
+        if wire not in (None, found["bottleneck"]):
             share = percent(found["fabric_s"] / found["floor_s"])
-            yield from wrapped(
-                f"{stage}: the busiest wire is {found['fabric_bottleneck']}, busy {share} of the floor", width
-            )
+            yield from wrapped(f"{stage}: the busiest of the fabric is {wire}, {share} of the floor", width)
     for text in item["notes"]:
         yield from wrapped(text, width, "  - ", "    ")
 
@@ -167,10 +151,13 @@ def _memory(document: Document, width: int) -> list[str]:
     strategies, memory = document["strategies"], document["pod"]["device"]["memory_B"]
     kinds = dict.fromkeys(kind for item in strategies for kind in item["buffers_B"])
     weights = document["model"]["weights_B"]
-    rows = [(f"buffer {kind}", [_size(item["buffers_B"].get(kind)) for item in strategies]) for kind in kinds]
+    rows = [
+        (kind.replace("_", " "), [_size(item["buffers_B"].get(kind)) for item in strategies])
+        for kind in kinds
+    ]
     rows.append(("buffers in all", [_size(sum(item["buffers_B"].values())) for item in strategies]))
-    rows.append(("routed experts", [_size(weights) for _ in strategies]))
-    rows.append(("of", [_size(memory) for _ in strategies]))
+    rows.append(("expert weights", [_size(weights) for _ in strategies]))
+    rows.append(("of the device's", [_size(memory) for _ in strategies]))
     return columns([item["name"] for item in strategies], rows, width)
 
 

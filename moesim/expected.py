@@ -62,7 +62,7 @@ def uniform(model: MoEModel, tokens: int, host: IntArray, domain: IntArray) -> t
 
 
 def spread(mean: float, rows: int, columns: int) -> IntArray:
-    """(rows, columns) whole numbers next to ``mean``, each row summing to floor(columns x mean), shifted row by row.
+    """(rows, columns) whole numbers next to ``mean``; a row sums to floor(columns x mean); rows are shifted.
 
     >>> spread(0.5, 2, 4).tolist()
     [[0, 1, 0, 1], [0, 1, 0, 1]]

@@ -6,13 +6,14 @@ Routing is taken as uniform, so that nothing has to be drawn; the answer is ther
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from moesim import bounds, expected, fabrics, resources, scenario, strategy, yamlio
 from moesim.build import Built, build
+from moesim.calibration import FALLBACK
 from moesim.contention import Resources, demand
 from moesim.moe import MoEModel
 from moesim.outcome import cited_json, plain_data
@@ -25,6 +26,9 @@ from moesim.scenario import Scenario
 from moesim.strategy import Strategy
 from moesim.topology import Tier, Topology
 from moesim.traffic import Traffic
+
+_PROBE = 200_000
+"""Most entries that a balancer is asked about."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,6 +114,7 @@ def _pod(topology: Topology) -> dict[str, Any]:
         "devices": len(topology.devices),
         "hosts": len(set(topology.host[topology.devices].tolist())),
         "domains": len(set(topology.domain[topology.devices].tolist())),
+        "nic_rates": sorted({rate for rate in topology.message_rate.tolist() if np.isfinite(rate)}),
         "device": {
             "name": device.name,
             "cores": device.cores,
@@ -132,17 +137,22 @@ def _links(topology: Topology, accesses: set[str]) -> list[dict[str, Any]]:
     shares = {access: topology.share(access) for access in sorted(accesses)}
     columns = [topology.link_capacity, topology.link_latency, *shares.values()]
     kinds, kind = np.unique(topology.link_kind, return_inverse=True)
-    table, counts = np.unique(np.column_stack([kind, *columns]), axis=0, return_counts=True)
+    table, where, counts = np.unique(
+        np.column_stack([kind, *columns]), axis=0, return_inverse=True, return_counts=True
+    )
+    outward = topology.link_capacity * (topology.vertex_kind[topology.link_src] == "device")
+    leaving = np.bincount(where.ravel(), weights=outward, minlength=len(table))
     return [
         {
             "kind": str(kinds[int(row[0])]),
             "directed": int(count),
             "capacity_Bps": float(row[1]),
+            "per_device_Bps": float(leaving[number] / len(topology.devices)),
             "latency_s": float(row[2]),
             "efficiency": dict(zip(shares, row[3:].tolist(), strict=True)),
             "effective_Bps": {access: row[1] * share for access, share in zip(shares, row[3:], strict=True)},
         }
-        for row, count in zip(table, counts, strict=True)
+        for number, (row, count) in enumerate(zip(table, counts, strict=True))
     ]
 
 
@@ -163,7 +173,7 @@ def _ranks(setting: _Setting) -> dict[str, Any]:
 
 def _model(setting: _Setting) -> dict[str, Any]:
     model, groups = setting.model, setting.traffic
-    dtype = setting.built.scenario.workload.expert_dtype or model.expert_dtype
+    dtype = _dtype(setting.built)
     local = model.experts // len(groups.host)
     return {
         "name": model.name,
@@ -209,9 +219,39 @@ def _strategy(built: Built, setting: _Setting, one: Strategy) -> dict[str, Any]:
             "dispatch": _ceiling(case, protocol.dispatch, _logical(protocol, case, "dispatch")),
             "combine": _ceiling(case, protocol.combine, _logical(protocol, case, "combine")),
         },
-        "buffers_B": protocol.buffers(case),
-        "notes": [*protocol.describe(calibration, case.ranks), *protocol.warnings(case)],
+        "buffers_B": strategy.buffers(one, _balanced(one, case), _dtype(built)),
+        "notes": [
+            *_fallbacks(built, one),
+            *protocol.describe(calibration, case.ranks),
+            *protocol.warnings(case),
+        ],
     }
+
+
+def _fallbacks(built: Built, one: Strategy) -> list[str]:
+    """Constants that nobody has measured on this pod."""
+    return [
+        f"{item.kind} is not calibrated on {built.topology.name}: its default constants are used"
+        for item in (one.costs, one.planning)
+        if item is not None and item.pod == FALLBACK
+    ]
+
+
+def _dtype(built: Built) -> str:
+    return built.scenario.workload.expert_dtype or built.model.expert_dtype
+
+
+def _balanced(one: Strategy, case: Case) -> Case:
+    """``case`` with the slots and static rows that the balancer gives to perfectly balanced tokens."""
+    experts, ranks, top_k = case.model.experts, case.ranks, case.model.top_k
+    tokens = min(case.capacity, _PROBE // (ranks * top_k))
+    ids = np.arange(tokens * ranks * top_k).reshape(-1, top_k) % experts
+    assignment = one.balancer.balance(ids, ranks, experts, np.random.default_rng(0))
+    rows = assignment.static_rows
+    if rows is not None and tokens < case.capacity:
+        # Static rows are in proportion to the tokens, but for the padding.
+        rows = -(-rows * case.capacity // tokens)
+    return replace(case, assignment=replace(assignment, static_rows=rows))
 
 
 def _logical(protocol: Protocol, case: Case, stage: str) -> float:

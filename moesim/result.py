@@ -15,7 +15,7 @@ import numpy as np
 
 from moesim import requirement, tables
 from moesim.errors import InputError, Problem
-from moesim.outcome import StrategyOutcome, plain_data, same
+from moesim.outcome import StrategyOutcome, cited_json, plain_data, same
 from moesim.sources import Cited, Grade, Source, bibliography
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ class Result:
     """What :func:`moesim.run` and :func:`moesim.bound` return.
 
     ``scenario``: the resolved scenario as plain data, from which the run repeats. ``applied``: the overrides
-    that it already contains. ``inputs``: path -> SHA-256 of every file that was read. ``sources``: what to
-    cite.
+    that it already contains. ``inputs``: path -> SHA-256 of every file that was read.
+    ``sources``: what to cite. ``cited``: constants of the pod; those of a strategy are with the strategy.
     """
 
     scenario: Mapping[str, Any]
@@ -43,6 +43,7 @@ class Result:
     tolerance: float
     strategies: tuple[StrategyOutcome, ...]
     sources: tuple[Source, ...] = ()
+    cited: tuple[Cited, ...] = ()
     warnings: tuple[str, ...] = ()
     version: str = ""
     applied: tuple[str, ...] = ()
@@ -86,6 +87,7 @@ class Result:
                 "tolerance": self.tolerance,
                 "strategies": [outcome.to_json() for outcome in self.strategies],
                 "require": list(self.requirements),
+                "cited": [cited_json(item) for item in self.cited],
                 "sources": [source_json(source) for source in self.sources],
                 "warnings": list(self.warnings),
             }
@@ -174,6 +176,7 @@ class Result:
                 tolerance=document["tolerance"],
                 strategies=tuple(_outcome(item, parts) for item in document["strategies"]),
                 sources=tuple(Source(**item) for item in document["sources"]),
+                cited=_cited(document["cited"]),
                 warnings=tuple(document["warnings"]),
                 version=document["moesim"],
                 applied=tuple(document["applied"]),
@@ -267,9 +270,13 @@ def _outcome(item: Mapping[str, Any], parts: Mapping[str, list[dict[str, Any]]])
         phases=tuple(mine["phases"]),
         links=tuple(mine["links"]),
         solves=item["solves"],
-        cited=tuple(Cited(**{**cited, "grade": Grade(cited["grade"])}) for cited in item["cited"]),
+        cited=_cited(item["cited"]),
         warnings=tuple(item["warnings"]),
     )
+
+
+def _cited(items: Sequence[Mapping[str, str]]) -> tuple[Cited, ...]:
+    return tuple(Cited(**{**item, "grade": Grade(item["grade"])}) for item in items)  # type: ignore[arg-type]
 
 
 def source_json(source: Source) -> dict[str, str]:

@@ -99,7 +99,7 @@ def _value(name: str, text: str) -> str | int | float:
 def arrays(
     cases: Sequence[Row], ranks: Sequence[Row]
 ) -> tuple[IntArray, dict[str, FloatArray], dict[str, FloatArray], dict[str, FloatArray]]:
-    """One strategy's ``cases`` (C, 2), ``stages`` {stage: (C, R)}, ``bound`` and ``breakdown`` {name: (C,)}."""
+    """Of one strategy: cases (C, 2), stages {name: (C, R)}, bounds and breakdown {name: (C,)}."""
     numbers = np.array([(row["step"], row["layer"]) for row in cases], dtype=np.int64).reshape(-1, 2)
     shape = (len(cases), len(ranks) // max(len(cases), 1))
     stages = {

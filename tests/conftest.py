@@ -111,6 +111,7 @@ def make_result() -> Callable[..., Result]:
                 ),
             ),
             "sources": (Source("nvidia-h100", "NVIDIA H100 data sheet", "NVIDIA, 2023"),),
+            "cited": (Cited("h100-ib host.switches", "4", "nvidia-h100", Grade.ASSUMED),),
             "warnings": ("faults: has no effect on the answer",),
             "version": "0.1.0",
             "applied": ("seed=0",),

@@ -71,6 +71,7 @@ def test_keys_of_the_document_are_stable(make_result: Make) -> None:
         "tolerance": "float",
         "strategies": [],
         "require": [{"text": "str", "metric": "str", "value": "float", "met": "bool"}],
+        "cited": [dict.fromkeys(("where", "value", "source", "grade", "note"), "str")],
         "sources": [dict.fromkeys(("key", "title", "reference", "note"), "str")],
         "warnings": ["str"],
     }
