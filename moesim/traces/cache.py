@@ -65,7 +65,7 @@ def load(name: str) -> Trace | None:
     """The trace called ``name``, or ``None`` if it is not there or cannot be read."""
     path = folder() / f"{name}.npz"
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             facts = json.loads(str(file["facts"]))
             trace = Trace(ids=file["ids"], requests=file["requests"], layer_ids=file["layer_ids"], **facts)
     except Exception:  # a damaged archive fails in many ways, and all mean: compose it again

@@ -114,7 +114,7 @@ def _arrays(path: Path) -> dict[str, NDArray[Any]]:
         if name not in present:
             continue
         try:
-            with np.load(path, allow_pickle=False) as file:
+            with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
                 found[name] = file[name]
         except Exception as error:  # zlib, zip, header and I/O errors: all mean a damaged member
             raise _refusal(

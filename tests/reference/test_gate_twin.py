@@ -19,7 +19,15 @@ _SPEC.loader.exec_module(twin)
 
 @pytest.mark.parametrize(
     ("experts", "k", "n_group", "topk_group"),
-    [(256, 8, 8, 4), (64, 6, 1, 1), (160, 6, 8, 3), (16, 4, 16, 5), (16, 4, 8, 2), (12, 12, 3, 3), (8, 1, 4, 1)],
+    [
+        (256, 8, 8, 4),
+        (64, 6, 1, 1),
+        (160, 6, 8, 3),
+        (16, 4, 16, 5),
+        (16, 4, 8, 2),
+        (12, 12, 3, 3),
+        (8, 1, 4, 1),
+    ],
 )
 def test_the_gate_picks_what_its_definition_says(experts: int, k: int, n_group: int, topk_group: int) -> None:
     rng = np.random.default_rng(experts + k)
