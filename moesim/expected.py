@@ -32,14 +32,15 @@ def uniform(model: MoEModel, tokens: int, host: IntArray, domain: IntArray) -> t
     """One batch of ``tokens`` on each of R ranks under a uniform gate, experts in their usual places.
 
     ``host``, ``domain`` (R,). Every count is its expectation rounded down or up, so that what a rank sends in
-    all is the expectation to within one. The assignment has no entries: only its placement means something.
+    all, and what it receives, is the expectation to within one. The assignment has no entries: only its
+    placement means something.
     """
     ranks = len(host)
     placement = Placement.contiguous(model.experts, ranks)
     sent = tokens * model.top_k
     entries = spread(sent / model.experts, ranks, model.experts)
     entries_to = entries.reshape(ranks, ranks, -1).sum(axis=2)
-    rows = np.minimum(spread(tokens * visited(model, ranks) / ranks, ranks, ranks), entries_to)
+    rows = spread(tokens * visited(model, ranks) / ranks, ranks, ranks)
     assignment = Assignment(
         placement=placement,
         slot=np.empty((0, model.top_k), dtype=np.int64),
@@ -62,16 +63,18 @@ def uniform(model: MoEModel, tokens: int, host: IntArray, domain: IntArray) -> t
 
 
 def spread(mean: float, rows: int, columns: int) -> IntArray:
-    """(rows, columns) whole numbers next to ``mean``; a row sums to floor(columns x mean); rows are shifted.
+    """(rows, columns) whole numbers next to ``mean``, whose row and column sums are the expected ones to within one.
+
+    Row i counts the whole numbers that ``mean`` steps over from an offset of i / rows; by Hermite's identity the
+    offsets of a column add up to steps of rows x mean.
 
     >>> spread(0.5, 2, 4).tolist()
-    [[0, 1, 0, 1], [0, 1, 0, 1]]
+    [[0, 1, 0, 1], [1, 0, 1, 0]]
     """
-    steps = np.floor(np.arange(columns + 1) * mean + 1e-9)
-    row = np.diff(steps).astype(np.int64)
-    shift = (np.arange(rows) * columns) // rows
-    shifted: IntArray = row[(np.arange(columns) - shift[:, None]) % columns]
-    return shifted
+    # Sums that are whole must not be missed by a rounding error.
+    offset = np.arange(rows)[:, None] / rows + 1e-9
+    steps: IntArray = np.floor(np.arange(columns + 1) * mean + offset).astype(np.int64)
+    return np.diff(steps, axis=1)
 
 
 def _to_groups(model: MoEModel, tokens: int, group: IntArray) -> IntArray:

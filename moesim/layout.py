@@ -77,7 +77,7 @@ def grouped(rows: Sequence[Sequence[str]], width: int, align: str) -> list[list[
         ]
         if align[-1] == "l" and row[-1]:
             lead = INDENT + GAP.join(cells[:-1]) + (GAP if len(cells) > 1 else "")
-            groups.append(wrapped(row[-1], max(width, len(lead) + 24), lead, " " * len(lead)))
+            groups.append(wrapped(row[-1], max(width, len(lead) + 12), lead, " " * len(lead)))
         else:
             groups.append([(INDENT + GAP.join(cells)).rstrip()])
     return groups
