@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from moesim.rates import FloatArray, IntArray, columns, fill
+from moesim.levels import levels_of, settle
+from moesim.lowrank import LARGEST, LowRank
+from moesim.rates import FloatArray, IntArray, binding, columns, fill, restrict
 
 # Finishes closer than this, relative to the flow's own duration, are one instant: equal flows end together.
 INSTANT = 1e-12
-# Step of the approximate mode, in tolerances times the shortest makespan among the active batches.
-STEP = 2.0
+# With no more flows than this, merging finishes saves nothing: steps are exact.
+FEW = 64
+# When fewer of the flows in the arrays than this share are alive, the arrays are made anew.
+SHRINK = 0.6
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,51 +31,53 @@ class FluidResult:
 
 
 class Fluid:
-    """Flows over resources of fixed capacity (N,) [units/s], from ``now`` on; it is driven by `plan` and
-    `commit`.
+    """Flows over resources of fixed capacity (N,) [units/s], driven by `plan` and `commit`.
 
-    With ``tolerance`` 0 a step ends at the next finish. Otherwise it may hold many: each flow gets its
-    max-min share of the step, at most what it has left, so that no capacity idles for a flow that ends inside
-    the step.
+    With ``tolerance`` 0 a step ends at the next finish. Otherwise a step may hold many: each flow gets its max-min
+    share of the step, at most what it has left, so no capacity idles behind a flow that ends inside the step. Its
+    length is ``tolerance`` times the shortest time that a batch with active flows can take. A start ends a step.
     """
 
     def __init__(self, capacity: FloatArray, tolerance: float) -> None:
         if not 0 <= tolerance < 1:
             raise ValueError(f"tolerance {tolerance} is not in [0, 1)")
+        nodes = len(capacity)
         self.capacity = np.append(np.asarray(capacity, dtype=np.float64), np.inf)
         self.tolerance = tolerance
         self.now = 0.0
-        self.end = np.inf
+        self.end = 0.0
         self.solves = 0
         self.passes = 0
         self.error_estimate = 0.0
-        self.load = np.zeros(len(capacity))
+        self.load = np.zeros(nodes)
         self.finish = np.zeros(0)
-        self._path = np.full((1, 0), len(capacity), dtype=np.int64)
+        self.release = np.zeros(0)
+        self._path = np.full((1, 0), nodes, dtype=np.int64)
         self._taken = np.zeros((1, 0))
-        self._size, self._release, self._scale = np.zeros(0), np.zeros(0), np.zeros(0)
-        self._active = np.zeros(0, dtype=np.int64)
-        self._left = np.zeros(0)
+        self._size, self._scale = np.zeros(0), np.zeros(0)
         self._waiting = np.zeros(0, dtype=np.int64)
-        self._rate = np.zeros(0)
+        self._level = np.full(nodes + 1, np.inf)
+        self._active = _Active.none(nodes)
         self._ends = np.zeros(0)
         self._told = np.zeros(0, dtype=bool)
+        self._born = np.zeros(0, dtype=np.int64)
+        self._kept = np.ones(nodes + 1, dtype=bool)
 
     def add(self, path: IntArray, taken: FloatArray, size: FloatArray, release: FloatArray) -> int:
-        """Flows that start at ``release`` (F,) >= ``now``; columns as from `columns`. Returns the first one's
-        number."""
-        first = self._path.shape[1]
+        """Flows that start at ``release`` (F,) [s] or ``now``, whichever is later; returns the first one's number.
+
+        Columns ``path``, ``taken`` (H, F) as from `moesim.rates.columns`. Ends the step: `plan` again.
+        """
+        first, nodes = len(self._size), len(self.load)
         width = max(len(path), len(self._path))
-        self._path = np.concatenate(
-            [_widen(self._path, width, len(self.load)), _widen(path, width, len(self.load))], 1
-        )
-        self._taken = np.concatenate([_widen(self._taken, width, 0.0), _widen(taken, width, 0.0)], 1)
-        self._size = np.append(self._size, size)
-        self._release = np.append(self._release, np.maximum(release, self.now))
-        carried = np.bincount(path.ravel(), (taken * size).ravel(), len(self.capacity))[:-1]
+        self._path = np.concatenate([_widen(self._path, width, nodes), _widen(path, width, nodes)], 1)
+        self._taken = np.concatenate([_widen(self._taken, width, 0), _widen(taken, width, 0)], 1)
+        carried = np.bincount(path.ravel(), (taken * size).ravel(), nodes + 1)[:-1]
         self.load += carried
-        scale = float((carried / self.capacity[:-1]).max(initial=0.0, where=carried > 0))
-        self._scale = np.append(self._scale, np.full(len(size), scale))
+        shortest = float((carried / self.capacity[:-1]).max(initial=0.0, where=carried > 0))
+        self._size = np.append(self._size, size)
+        self._scale = np.append(self._scale, np.full(len(size), shortest))
+        self.release = np.append(self.release, np.maximum(release, self.now))
         self.finish = np.append(self.finish, np.full(len(size), np.nan))
         self._waiting = np.append(self._waiting, first + np.arange(len(size)))
         self.end = self.now
@@ -78,95 +86,265 @@ class Fluid:
     @property
     def idle(self) -> bool:
         """Whether no flow is active or waiting."""
-        return not len(self._active) and not len(self._waiting)
+        return not self._active.alive and not len(self._waiting)
 
-    @property
-    def release(self) -> FloatArray:
-        """Start (F,) [s] of every flow so far."""
-        return self._release
-
-    def plan(self) -> FloatArray:
-        """Choose the step that starts ``now``: sets ``end``, and returns the distinct instants of its
-        finishes [s]."""
-        self._start()
-        active, left = self._active, self._left
-        horizon = float(self._release[self._waiting].min(initial=np.inf))
-        path, taken = self._path[:, active], self._taken[:, active]
-        rate = self._solve(path, taken)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ends = np.where(left > 0, left / rate, 0.0)
-        first = float(ends.min(initial=np.inf))
-        step = (
-            STEP * self.tolerance * float(self._scale[active].min(initial=np.inf)) if self.tolerance else 0.0
-        )
-        step = min(step, horizon - self.now)
-        if step > first and len(active):
-            mean = self._solve(path, taken, left / step)
-            done = mean >= left / step * (1 - INSTANT)
-            ends = np.where(done, np.minimum(ends, step), np.inf)
-            rate = mean
-            self.end = self.now + step
+    def plan(self) -> None:
+        """Choose the step that starts ``now``: sets ``end``, and what `instants` and `pop` tell."""
+        self._admit()
+        active = self._active
+        horizon = float(self.release[self._waiting].min(initial=np.inf)) - self.now
+        self._ends = np.full(len(active.flows), np.inf)
+        self._told = np.zeros(len(active.flows), dtype=bool)
+        if not active.alive:
+            self.end = self.now + horizon if len(self._waiting) else self.now
+            return
+        span = min(self._merge(), horizon)
+        if span > 0:
+            limit = active.left / span
+            self._share(limit)
+            done = np.flatnonzero(limit <= active.rate)
+            if len(done):
+                self._ends[done] = self.now + place(active, done, span)
+                self._set_end(span, horizon)
+                self.error_estimate = max(self.error_estimate, span)
+                active.merged = True
+                return
         else:
-            step = min(first, horizon - self.now)
-            slack = INSTANT * (self.now + step - self._release[active])
-            ends = np.where(ends <= step + slack, step, np.inf)
-            self.end = self.now + step if first <= horizon - self.now else horizon
-        self._rate, self._ends = rate, self.now + ends
-        self._told = np.zeros(len(active), dtype=bool)
-        return np.unique(self._ends[np.isfinite(ends)])
+            self._step()
+        active.merged = False
+        after = active.left / active.rate
+        first = float(after.min())
+        if first <= horizon:
+            slack = INSTANT * (self.now + first - self.release[active.flows])
+            self._ends[after <= first + slack] = self.now + first
+        self._set_end(min(first, horizon), horizon)
+
+    def _set_end(self, span: float, horizon: float) -> None:
+        """End the step after ``span``, exactly at the next start if that is what ends it."""
+        start = float(self.release[self._waiting].min(initial=np.inf))
+        self.end = start if span >= horizon else self.now + span
+        np.minimum(self._ends, self.end, out=self._ends, where=np.isfinite(self._ends))
+
+    def instants(self) -> list[float]:
+        """The distinct times at which the step has something to tell, and its end."""
+        born = [self.now] if len(self._born) else []
+        ends = np.unique(self._ends[np.isfinite(self._ends)])
+        return [*born, *ends.tolist(), self.end]
 
     def pop(self, until: float) -> tuple[IntArray, FloatArray]:
-        """Flows that the plan ends by ``until`` and that have not been asked for before, and when they
-        end."""
+        """Flows that end by ``until`` in this step and have not been asked for before, and when they end."""
         due = (self._ends <= until) & ~self._told
         self._told |= due
-        return self._active[due], self._ends[due]
+        born, self._born = self._born, np.zeros(0, dtype=np.int64)
+        flows = np.append(born, self._active.flows[due])
+        return flows, np.append(self.finish[born], self._ends[due])
 
     def commit(self, until: float) -> None:
         """Move to ``until`` <= ``end``. Flows that the plan ends by then have ended when it said."""
-        done = self._ends <= until
+        active = self._active
+        done = np.flatnonzero(self._ends <= until)
         span = until - self.now
-        if until < self.end and span > 0:
-            self._cut(done, span)
-        self._left = np.maximum(self._left - self._rate * span, 0.0) if span > 0 else self._left
-        self.finish[self._active[done]] = self._ends[done]
-        keep = ~done
-        self._active, self._left = self._active[keep], self._left[keep]
-        self._rate, self._ends = self._rate[keep], self._ends[keep]
-        self.now = until
+        if span > 0:
+            if active.merged and until < self.end:
+                self._cut(done, span)
+            active.left = np.maximum(active.left - active.rate * span, 0.0)
+        self.finish[active.flows[done]] = self._ends[done]
+        active.drop(done, span)
+        self._ends = np.zeros(len(active.flows))
+        self._ends.fill(np.inf)
+        self._told = np.zeros(len(active.flows), dtype=bool)
+        self.now = self.end = until
 
-    def _cut(self, done: np.ndarray, span: float) -> None:
-        """A step ends early: share ``span`` again among the flows that have not been reported as finished."""
-        path, taken = self._path[:, self._active], self._taken[:, self._active]
-        spent = np.bincount(
-            path[:, done].ravel(), (taken[:, done] * self._left[done]).ravel(), len(self.capacity)
+    def _admit(self) -> None:
+        """Activate the flows that are due; drop what ended flows left behind when it is most of the arrays."""
+        active = self._active
+        due = self.release[self._waiting] <= self.now
+        if not due.any():
+            if active.alive < SHRINK * active.built:
+                self._rebuild(active.flows[active.left < np.inf], active.left[active.left < np.inf], 0)
+            return
+        new, self._waiting = self._waiting[due], self._waiting[~due]
+        nothing = (self._size[new] == 0) | ~(self._taken[:, new] > 0).any(axis=0)
+        born = new[nothing]
+        self.finish[born] = self.release[born]
+        self._born = np.append(self._born, born)
+        new = new[~nothing]
+        here = active.left < np.inf
+        flows = np.append(active.flows[here], new)
+        self._rebuild(flows, np.append(active.left[here], self._size[new]), len(new))
+
+    def _rebuild(self, flows: IntArray, left: FloatArray, new: int) -> None:
+        """Lay out the active ``flows`` (A,), the last ``new`` of them new, over the resources that they can fill."""
+        nodes, old = len(self.load), self._active
+        self._level[:] = np.inf
+        self._level[old.resources] = old.level[:-1]
+        path, taken = self._path[:, flows], self._taken[:, flows]
+        if new:
+            self._kept = binding(path, taken, self.capacity)
+        path, taken = restrict(path, taken, self._kept)
+        used = np.zeros(nodes + 1, dtype=bool)
+        used[path] = True
+        resources = np.flatnonzero(used[:-1])
+        local = np.full(nodes + 1, len(resources))
+        local[resources] = np.arange(len(resources))
+        path = local.take(path)
+        capacity = np.append(self.capacity[resources], np.inf)
+        level = np.append(self._level[resources], np.inf)
+        if 2 * new > len(flows):
+            rate, passes = fill(path, taken, capacity)
+            self.passes += passes
+            level = levels_of(path, taken, capacity, rate, None)
+        self._active = _Active(flows, path, taken, left, capacity, resources, level)
+
+    def _merge(self) -> float:
+        """How long a step may be [s]; 0 if it must end at the next finish."""
+        active = self._active
+        if not self.tolerance or active.alive <= FEW:
+            return 0.0
+        return self.tolerance * float(self._scale[active.flows].min())
+
+    def _share(self, limit: FloatArray) -> None:
+        """Max-min rates over a step in which no flow can be faster than ``limit`` (A,)."""
+        active = self._active
+        active.rate, active.level, passes = settle(
+            active.path, active.taken, active.capacity, active.level, limit
         )
-        room = np.maximum(self.capacity - spent / span, 1e-12 * self.capacity)
-        self._rate = np.where(done, self._left / span, 0.0)
-        others = ~done
-        self._rate[others] = self._solve(path[:, others], taken[:, others], self._left[others] / span, room)
-
-    def _start(self) -> None:
-        due = self._release[self._waiting] <= self.now
-        if due.any():
-            self._active = np.append(self._active, self._waiting[due])
-            self._left = np.append(self._left, self._size[self._waiting[due]])
-            self._waiting = self._waiting[~due]
-
-    def _solve(
-        self,
-        path: IntArray,
-        taken: FloatArray,
-        limit: FloatArray | None = None,
-        capacity: FloatArray | None = None,
-    ) -> FloatArray:
-        rate, passes = fill(path, taken, self.capacity if capacity is None else capacity, limit)
         self.solves += 1
         self.passes += passes
-        return rate
+
+    def _step(self) -> None:
+        """Exact rates now."""
+        active = self._active
+        if len(active.capacity) > LARGEST:
+            active.rate, active.level, passes = settle(
+                active.path, active.taken, active.capacity, active.level, accuracy=1e-12
+            )
+        else:
+            if active.exact is None:
+                active.exact = LowRank(active.path, active.taken, active.capacity, active.level)
+                passes = active.exact.passes
+            else:
+                passes = -active.exact.passes
+                active.exact.remove(active.gone)
+                passes += active.exact.passes
+            active.gone = np.zeros(0, dtype=np.int64)
+            active.rate, active.level = active.exact.rate, active.exact.level
+        self.solves += 1
+        self.passes += passes
+
+    def _cut(self, done: IntArray, span: float) -> None:
+        """A merged step ends after ``span``: share it again among the flows that have not ended in it."""
+        active = self._active
+        others = np.ones(len(active.flows), dtype=bool)
+        others[done] = False
+        spent = active.taken[:, done] * active.left[done]
+        load = np.bincount(active.path[:, done].ravel(), spent.ravel(), len(active.capacity))
+        room = np.maximum(active.capacity - load / span, 1e-9 * active.capacity)
+        path, taken, limit = active.path[:, others], active.taken[:, others], active.left[others] / span
+        active.rate[done] = active.left[done] / span
+        active.rate[others], active.level, passes = settle(path, taken, room, active.level, limit)
+        self.solves += 1
+        self.passes += passes
 
 
-def _widen(array: np.ndarray, width: int, padding: float) -> np.ndarray:
+@dataclass(eq=False)
+class _Active:
+    """The active flows (A,) over the n resources that they can fill; the dummy resource is number n.
+
+    ``path``, ``taken`` (H, A), ``left`` (A,) [B], ``capacity`` and ``level`` (n+1,), ``resources`` (n,): their
+    numbers in the fabric. ``before``: the levels of the last step, which took ``before_span`` seconds.
+    With an ``exact`` solver, flows that have ended stay in the arrays with infinitely much left.
+    """
+
+    flows: IntArray
+    path: IntArray
+    taken: FloatArray
+    left: FloatArray
+    capacity: FloatArray
+    resources: IntArray
+    level: FloatArray
+
+    def __post_init__(self) -> None:
+        self.built = self.alive = len(self.flows)
+        self.rate = np.zeros(self.built)
+        self.before, self.before_span = self.level, 0.0
+        self.merged = False
+        self.exact: LowRank | None = None
+        self.gone = np.zeros(0, dtype=np.int64)
+
+    @staticmethod
+    def none(nodes: int) -> _Active:
+        empty, nobody = np.zeros(0), np.zeros(0, dtype=np.int64)
+        return _Active(
+            nobody,
+            np.zeros((1, 0), dtype=np.int64),
+            np.zeros((1, 0)),
+            empty,
+            empty,
+            nobody,
+            np.full(1, np.inf),
+        )
+
+    def drop(self, done: IntArray, span: float) -> None:
+        """``done`` have ended, in a step of ``span`` seconds."""
+        if span > 0:
+            self.before, self.before_span = self.level, span
+        self.alive -= len(done)
+        if self.exact is not None:
+            self.left[done] = np.inf
+            self.gone = np.append(self.gone, done)
+        elif len(done):
+            keep = np.ones(len(self.flows), dtype=bool)
+            keep[done] = False
+            keep = np.flatnonzero(keep)
+            self.flows, self.left, self.rate = self.flows[keep], self.left[keep], self.rate[keep]
+            self.path, self.taken = self.path.take(keep, axis=1), self.taken.take(keep, axis=1)
+
+
+def place(active: _Active, done: IntArray, span: float) -> FloatArray:
+    """When in a step of ``span`` seconds each of the flows ``done`` ends (K,) [s], not beyond the step.
+
+    The flows that one resource holds progress alike, so they end in order of what they have left; in between, what
+    they get together is taken as constant. A flow that no resource holds is put in the middle.
+    """
+    weight = active.before_span / (active.before_span + span)
+    with np.errstate(invalid="ignore"):
+        start = np.where(
+            np.isinf(active.level), active.before, active.level * weight + active.before * (1 - weight)
+        )
+    start = np.where(np.isinf(active.before), active.level, start)
+    heights = start.take(active.path)
+    slot = heights.argmin(axis=0)
+    flow = np.arange(len(slot))
+    holder, taken = active.path[slot, flow], active.taken[slot, flow]
+    nodes = len(active.capacity)
+    stays = taken.copy()
+    stays[done] = 0.0
+    staying = np.bincount(holder, stays, nodes)
+    first = np.where(np.isinf(heights.min(axis=0)), 0.0, heights.min(axis=0))
+    flows = np.where(
+        staying > 0,
+        np.bincount(holder, taken * active.rate, nodes),
+        np.bincount(holder, taken * first, nodes),
+    )
+    order = np.lexsort((active.left[done], holder[done]))
+    at = done[order]
+    left, place_of, own = active.left[at], holder[at], taken[at]
+    begin = np.append(True, place_of[1:] != place_of[:-1])
+    segment = np.cumsum(begin) - 1
+    more = np.where(begin, left, left - np.append(0.0, left[:-1]))
+    behind = np.cumsum(own) - own
+    ahead = np.bincount(segment, own)[segment] - (behind - behind[begin][segment]) + staying[place_of]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        wait = np.where(more > 0, more * ahead / flows[place_of], 0.0)
+    total = np.cumsum(np.minimum(wait, span))
+    total -= (total - np.minimum(wait, span))[begin][segment]
+    ends = np.empty(len(done))
+    ends[order] = np.where(np.isinf(start[place_of]), span / 2, np.minimum(total, span))
+    return ends
+
+
+def _widen(array: NDArray[Any], width: int, padding: float) -> NDArray[Any]:
     """The columns ``array`` (H, F) with rows of padding below, ``width`` in all."""
     missing = width - len(array)
     return np.pad(array, ((0, missing), (0, 0)), constant_values=padding) if missing else array

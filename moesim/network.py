@@ -136,7 +136,8 @@ class Network:
             self._wake = self.env.event()
             yield self.env.timeout(0)  # everything else that is submitted at this instant joins the same step
             self._wake = self.env.event()
-            for time in [*self.fluid.plan(), self.fluid.end]:
+            self.fluid.plan()
+            for time in self.fluid.instants():
                 if time > self.env.now:
                     yield _at(self.env, time) | self._wake
                 if self._wake.triggered:

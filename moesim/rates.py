@@ -94,3 +94,64 @@ def fill(
         keep = ~closed
         path, taken, open_flow, limit = path[:, keep], taken[:, keep], open_flow[keep], limit[keep]
     return rate, passes
+
+
+def binding(path: IntArray, taken: FloatArray, capacity: FloatArray) -> NDArray[np.bool_]:
+    """Which resources (N+1,) can ever be full; the others follow from these and change no rate.
+
+    A resource r cannot bind if its flows all cross resources Q that together let less through: for each flow of r
+    a q in Q, and ``sum over Q of capacity[q] * max(taken[r] / taken[q]) <= capacity[r]``. (The up-link of a host
+    whose devices' ports add up to it; an engine behind its cores.) Where equality holds, a fixed order of the
+    resources keeps two of them from excusing each other. True for any subset of the flows as well.
+    """
+    nodes = len(capacity) - 1
+    heaviest = np.zeros(nodes + 1)
+    for row, weight in zip(path, taken, strict=True):
+        np.maximum.at(heaviest, row, weight)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rank = np.argsort(np.argsort(np.where(heaviest > 0, capacity / heaviest, np.inf), kind="stable"))
+    through = np.zeros(nodes + 1)
+    highest = np.full(nodes + 1, -1)
+    for i, row in enumerate(path):
+        best = np.full(nodes + 1, np.inf)
+        best_rank = np.full(nodes + 1, nodes + 1)
+        for j, other in enumerate(path):
+            if i == j:
+                continue
+            mine, theirs, ratio = _pairs(row, other, taken[i], taken[j], nodes)
+            bound = np.bincount(mine, capacity[theirs] * ratio, nodes + 1)
+            top = np.full(nodes + 1, -1)
+            np.maximum.at(top, mine, rank[theirs])
+            better = bound < best
+            best, best_rank = np.where(better, bound, best), np.where(better, top, best_rank)
+        present = np.bincount(row, minlength=nodes + 1) > 0
+        through[present] += best[present]
+        highest[present] = np.maximum(highest, best_rank)[present]
+    implied = (through < capacity * (1 - TIE)) | ((through <= capacity * (1 + TIE)) & (highest < rank))
+    return ~implied & (heaviest > 0)
+
+
+def _pairs(
+    mine: IntArray, theirs: IntArray, taken: FloatArray, others: FloatArray, nodes: int
+) -> tuple[IntArray, IntArray, FloatArray]:
+    """The distinct pairs of resources that flows cross, and the largest ratio of what they take of the two."""
+    key = mine * (nodes + 1) + theirs
+    with np.errstate(divide="ignore"):
+        ratio = np.where(others > 0, taken / np.where(others > 0, others, 1.0), np.inf)
+    order = np.argsort(key, kind="stable")
+    key = key[order]
+    start = np.flatnonzero(np.append(True, key[1:] != key[:-1]))
+    mine, theirs = np.divmod(key[start], nodes + 1)
+    # The dummy's capacity is infinite: flows without a partner cannot be bounded.
+    return mine, theirs, np.where(theirs == nodes, 1.0, np.maximum.reduceat(ratio[order], start))
+
+
+def restrict(path: IntArray, taken: FloatArray, kept: NDArray[np.bool_]) -> tuple[IntArray, FloatArray]:
+    """The columns without the resources that are not ``kept`` (N+1,), and without slots that nobody uses then."""
+    dummy = len(kept) - 1
+    keep = kept.take(path)
+    keep[path == dummy] = False
+    path, taken = np.where(keep, path, dummy), np.where(keep, taken, 0.0)
+    order = np.argsort(~keep, axis=0, kind="stable")
+    width = max(1, int(keep.sum(axis=0).max(initial=0)))
+    return np.take_along_axis(path, order, 0)[:width], np.take_along_axis(taken, order, 0)[:width]

@@ -1,0 +1,179 @@
+"""Water levels by Newton's method: the max-min allocation again, from a good guess, in a few passes.
+
+Given which resource holds each flow (the lowest on its row), the levels of the resources that hold flows obey
+one linear system: what a resource carries equals its capacity. Ordered by level it is triangular, because a flow
+that a resource does not hold is held by a lower one. Solve, look again which resource is lowest on each row, and
+repeat until every capacity is met: a semismooth Newton iteration, which is exact when it stops. When it does not
+stop, progressive filling answers.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from moesim.rates import FloatArray, IntArray, fill
+
+MOST_PASSES = 16
+# Up to this many resources the system is one dense triangle; beyond, its square would not fit the cache.
+DENSE = 1200
+# What a resource carries may miss its capacity by this much for rounding alone.
+ROUNDING = 1e-14
+
+
+def settle(
+    path: IntArray,
+    taken: FloatArray,
+    capacity: FloatArray,
+    level: FloatArray,
+    limit: FloatArray | None = None,
+    accuracy: float = 1e-9,
+) -> tuple[FloatArray, FloatArray, int]:
+    """Max-min rates (F,), levels (N+1,) and the passes that they took, from the guess ``level`` (N+1,).
+
+    ``path``, ``taken`` (H, F) and ``capacity`` (N+1,) as in `moesim.rates.fill`; ``limit`` (F,) bounds the rates.
+    The level of a resource that holds no flow is ``inf``. ``accuracy``: how well capacities are met, relative to
+    the part of a resource that the flows it holds take.
+    """
+    nodes = len(capacity) - 1
+    for passes in range(1, MOST_PASSES + 1):
+        order = np.argsort(level[:nodes], kind="stable")
+        rank = np.append(np.empty(nodes, dtype=np.int64), nodes)
+        rank[order] = np.arange(nodes)
+        height, room = np.append(level[order], np.inf), capacity[order]
+        rows = rank.take(path)
+        holder = rows.min(axis=0)
+        rate = height.take(holder)
+        outside = np.isinf(rate)
+        if limit is not None:
+            outside |= limit <= rate
+            rate = np.minimum(rate, limit)
+        aside = np.flatnonzero(outside)
+        holder[aside] = nodes
+        system = (_Dense if nodes <= DENSE else _Sparse)(rows, taken, holder, nodes)
+        held = system.own > 0
+        height = np.where(held, height[:nodes], np.inf)
+        finite = np.where(held, height, 0.0)
+        spent = rate[aside]
+        load = system.times(finite)
+        if len(aside):
+            part = np.where(np.isinf(spent), 0.0, spent)
+            load += np.bincount(rows[:, aside].ravel(), (taken[:, aside] * part).ravel(), nodes + 1)[:nodes]
+        miss = room - load
+        crowded = ~held & (miss < -accuracy * room)
+        if np.isinf(spent).any():
+            crowded[np.setdiff1d(rows[:, aside[np.isinf(spent)]], nodes)] = True
+            crowded &= ~held
+        close = np.abs(miss) <= accuracy * system.own * finite + ROUNDING * room
+        if not crowded.any() and (close | ~held).all():
+            return rate, np.append(height[rank[:nodes]], np.inf), passes
+        raised = finite + system.solve(np.where(held, miss, 0.0))
+        guess = np.where(held, np.where(raised > 0, raised, finite / 2), np.inf)
+        if crowded.any():
+            refill(guess, np.flatnonzero(crowded), rows, taken, rate, room)
+        level = np.append(guess[rank[:nodes]], np.inf)
+    rate, passes = fill(path, taken, capacity, limit)
+    return rate, levels_of(path, taken, capacity, rate, limit), MOST_PASSES + passes
+
+
+def levels_of(
+    path: IntArray, taken: FloatArray, capacity: FloatArray, rate: FloatArray, limit: FloatArray | None
+) -> FloatArray:
+    """The levels (N+1,) behind max-min rates (F,): of a full resource, the rate of its fastest unlimited flow."""
+    load = np.bincount(path.ravel(), (taken * rate).ravel(), len(capacity))
+    level = np.zeros(len(capacity))
+    free = np.ones(len(rate), dtype=bool) if limit is None else rate < limit
+    for row in path:
+        np.maximum.at(level, row[free], rate[free])
+    level[(load < capacity * (1 - 1e-9)) | (level == 0)] = np.inf
+    return level
+
+
+def refill(
+    level: FloatArray,
+    crowded: IntArray,
+    rows: IntArray,
+    taken: FloatArray,
+    rate: FloatArray,
+    capacity: FloatArray,
+) -> None:
+    """Set the levels of the ``crowded`` resources to what fills them if all else stays: flows above it sink to it."""
+    chosen = np.zeros(len(capacity) + 1, dtype=bool)
+    chosen[crowded] = True
+    slot, flow = np.nonzero(chosen.take(rows))
+    resource, speed, weight = rows[slot, flow], rate[flow], taken[slot, flow]
+    order = np.lexsort((speed, resource))
+    resource, speed, weight = resource[order], speed[order], weight[order]
+    finite = np.where(np.isinf(speed), 0.0, speed)
+    first = np.append(True, resource[1:] != resource[:-1])
+    segment = np.cumsum(first) - 1
+    start = np.flatnonzero(first)
+
+    def before(values: FloatArray) -> FloatArray:
+        total = np.cumsum(values) - values
+        return total - total[start][segment]
+
+    ahead = np.bincount(segment, weight)[segment] - before(weight)
+    slower = before(weight * finite)
+    full = np.where(np.isinf(speed), True, slower + finite * ahead >= capacity[resource])
+    position = np.where(full, np.arange(len(full)), len(full))
+    at = np.minimum.reduceat(position, start)
+    at = at[at < len(full)]
+    level[resource[at]] = np.maximum((capacity[resource[at]] - slower[at]) / ahead[at], 0.0)
+
+
+class _Dense:
+    """The system as one square matrix, resources in order of level, so lower triangular where flows are held.
+
+    Its last row and column, number ``nodes``, take the padding and the flows that no resource holds.
+    """
+
+    def __init__(self, rows: IntArray, taken: FloatArray, holder: IntArray, nodes: int) -> None:
+        width = nodes + 1
+        cells = (holder * width + rows).ravel()
+        matrix = np.bincount(cells, taken.ravel(), width * width).reshape(width, width).T
+        matrix[nodes, :] = 0.0
+        matrix[:, nodes] = 0.0
+        self.own = matrix.diagonal()[:nodes].copy()
+        self._matrix = matrix
+
+    def times(self, height: FloatArray) -> FloatArray:
+        """What held flows load on each resource (N,)."""
+        return (self._matrix @ np.append(height, 0.0))[:-1]
+
+    def solve(self, miss: FloatArray) -> FloatArray:
+        """The change of levels (N,) that makes up for ``miss`` (N,), for the resources that hold flows."""
+        from scipy.linalg.lapack import dtrtrs
+
+        matrix = self._matrix
+        np.fill_diagonal(matrix, np.where(matrix.diagonal() > 0, matrix.diagonal(), 1.0))
+        change, _ = dtrtrs(matrix, np.append(miss, 0.0), lower=1)
+        return change[:-1]
+
+
+class _Sparse:
+    """The same system as the flows themselves, for fabrics of thousands of resources."""
+
+    def __init__(self, rows: IntArray, taken: FloatArray, holder: IntArray, nodes: int) -> None:
+        self._rows, self._taken, self._holder, self._nodes = rows, taken, holder, nodes
+        mine = rows == holder
+        self.own = np.bincount(rows[mine], taken[mine], nodes + 1)[:nodes]
+
+    def times(self, height: FloatArray) -> FloatArray:
+        """What held flows load on each resource (N,)."""
+        rate = np.append(height, 0.0).take(self._holder)
+        return np.bincount(self._rows.ravel(), (self._taken * rate).ravel(), self._nodes + 1)[:-1]
+
+    def solve(self, miss: FloatArray) -> FloatArray:
+        """The change of levels (N,) that makes up for ``miss`` (N,), for the resources that hold flows."""
+        from scipy.sparse import csc_array
+        from scipy.sparse.linalg import spsolve_triangular
+
+        rows, nodes = self._rows, self._nodes
+        inside = (rows < nodes) & (self._holder < nodes)
+        column = np.broadcast_to(self._holder, rows.shape)[inside]
+        empty = np.flatnonzero(self.own == 0)
+        row, column = np.append(rows[inside], empty), np.append(column, empty)
+        value = np.append(self._taken[inside], np.ones(len(empty)))
+        matrix = csc_array((value, (row, column)), shape=(nodes, nodes))
+        change: FloatArray = spsolve_triangular(matrix, miss, lower=True)
+        return change
