@@ -232,7 +232,7 @@ def load(model: str | Mapping[str, Any]) -> MoEModel:
     """The model called ``model`` in the catalogue, or the one given inline as a mapping with the same keys.
 
     Raises :class:`InputError`: an unknown name (with near ones), or all that is wrong with the mapping.
-    Problems of an inline model name the key ("model.top_k") and have no position: the scenario adds it.
+    Problems of an inline model name the key and have no position: the scenario adds it.
 
     >>> load("deepseek-v3").experts
     256

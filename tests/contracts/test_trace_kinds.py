@@ -48,9 +48,16 @@ def test_parameters_are_closed_frozen_and_described(kind: str) -> None:
 def test_a_trace_is_whole(kind: str, phase: Any, tokens: int) -> None:
     model = moe.load("deepseek-v2-lite")
     trace = compose(
-        {"kind": kind, **LEAST[kind]}, model, ep=4, tokens_per_rank=tokens, phase=phase, layers=[7, 2], steps=2,
-        seed=3, cache=False,
-    )  # fmt: skip
+        {"kind": kind, **LEAST[kind]},
+        model,
+        ep=4,
+        tokens_per_rank=tokens,
+        phase=phase,
+        layers=[7, 2],
+        steps=2,
+        seed=3,
+        cache=False,
+    )
     assert trace.ids.shape == (2, 2, 4 * tokens, 6)
     assert trace.ids.dtype == np.uint16
     assert not trace.ids.flags.writeable

@@ -1,4 +1,4 @@
-"""What every kind of routing owes: distinct experts of the model, the gate's groups, demand that only the seed decides."""
+"""What every kind owes: distinct experts, the gate's groups, demand that only the seed decides."""
 
 from __future__ import annotations
 
@@ -38,25 +38,41 @@ def models(draw: st.DrawFn) -> MoEModel:
     top_k = draw(st.integers(1, kept * size))
     return moe.load(
         {
-            "hidden": 8, "layers": 3, "moe_layers": 3, "experts": groups * size, "top_k": top_k,
-            "intermediate": 8, "n_group": groups, "topk_group": kept,
+            "hidden": 8,
+            "layers": 3,
+            "moe_layers": 3,
+            "experts": groups * size,
+            "top_k": top_k,
+            "intermediate": 8,
+            "n_group": groups,
+            "topk_group": kept,
         }
-    )  # fmt: skip
+    )
 
 
 def drawn(kind: str, model: MoEModel, **changes: Any) -> Trace:
     options: dict[str, Any] = {
-        "ep": 3, "tokens_per_rank": 7, "phase": "decode", "layers": [0, 1, 2], "steps": 2, "seed": 5, "cache": False,
-    }  # fmt: skip
+        "ep": 3,
+        "tokens_per_rank": 7,
+        "phase": "decode",
+        "layers": [0, 1, 2],
+        "steps": 2,
+        "seed": 5,
+        "cache": False,
+    }
     return compose({"kind": kind, **SPECS[kind]}, model, **(options | changes))
 
 
 @pytest.mark.parametrize("kind", SPECS)
 @settings(max_examples=30, deadline=None)
 @given(
-    model=models(), ep=st.integers(1, 5), tokens=st.integers(0, 9), phase=st.sampled_from(PHASES),
-    steps=st.integers(1, 3), seed=st.integers(0, 2**70),
-)  # fmt: skip
+    model=models(),
+    ep=st.integers(1, 5),
+    tokens=st.integers(0, 9),
+    phase=st.sampled_from(PHASES),
+    steps=st.integers(1, 3),
+    seed=st.integers(0, 2**70),
+)
 def test_picks_are_distinct_experts_of_the_model_within_its_groups(
     kind: str, model: MoEModel, ep: int, tokens: int, phase: str, steps: int, seed: int
 ) -> None:
@@ -78,8 +94,14 @@ ALL = {**SPECS, "recorded": {"trace": "deepseek-v2-lite_esft-intent"}}
 
 def of_lite(kind: str, **changes: Any) -> Trace:
     options: dict[str, Any] = {
-        "ep": 64, "tokens_per_rank": 40, "phase": "decode", "layers": [0, 4], "steps": 3, "seed": 11, "cache": False,
-    }  # fmt: skip
+        "ep": 64,
+        "tokens_per_rank": 40,
+        "phase": "decode",
+        "layers": [0, 4],
+        "steps": 3,
+        "seed": 11,
+        "cache": False,
+    }
     return compose({"kind": kind, **ALL[kind]}, LITE, **(options | changes))
 
 
@@ -112,9 +134,13 @@ def test_the_seed_decides(kind: str) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    ep=st.integers(1, 4), tokens=st.integers(0, 30), steps=st.integers(1, 3), mean=st.floats(1, 12),
-    phase=st.sampled_from(PHASES), seed=st.integers(0, 99),
-)  # fmt: skip
+    ep=st.integers(1, 4),
+    tokens=st.integers(0, 30),
+    steps=st.integers(1, 3),
+    mean=st.floats(1, 12),
+    phase=st.sampled_from(PHASES),
+    seed=st.integers(0, 99),
+)
 def test_a_schedule_deals_every_token_once_after_the_one_before_it(
     ep: int, tokens: int, steps: int, mean: float, phase: Any, seed: int
 ) -> None:

@@ -24,8 +24,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def batch(spec: dict[str, Any] | None = None, model: moe.MoEModel = MODEL, **changes: Any) -> Trace:
     options: dict[str, Any] = {
-        "ep": 8, "tokens_per_rank": 4, "phase": "decode", "layers": [0, 1], "steps": 2, "seed": 0,
-    }  # fmt: skip
+        "ep": 8,
+        "tokens_per_rank": 4,
+        "phase": "decode",
+        "layers": [0, 1],
+        "steps": 2,
+        "seed": 0,
+    }
     given = spec or {"kind": "lognormal", "sigma": 0.5, "drift": {"tau": 3}}
     return compose(given, model, **(options | changes))
 
@@ -57,12 +62,18 @@ def test_the_second_time_the_same_comes_from_the_cache(home: Path, monkeypatch: 
 @pytest.mark.parametrize(
     "change",
     [
-        {"seed": 1}, {"ep": 4}, {"tokens_per_rank": 5}, {"phase": "prefill"}, {"layers": [0, 2]}, {"steps": 3},
+        {"seed": 1},
+        {"ep": 4},
+        {"tokens_per_rank": 5},
+        {"phase": "prefill"},
+        {"layers": [0, 2]},
+        {"steps": 3},
         {"spec": {"kind": "lognormal", "sigma": 0.6, "drift": {"tau": 3}}},
         {"spec": {"kind": "lognormal", "sigma": 0.5, "drift": {"tau": 4}}},
-        {"model": moe.load("qwen3-235b-a22b")}, {"cache": False},
+        {"model": moe.load("qwen3-235b-a22b")},
+        {"cache": False},
     ],
-)  # fmt: skip
+)
 def test_anything_else_is_drawn_anew(monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]) -> None:
     batch()
     forbid_drawing(monkeypatch)

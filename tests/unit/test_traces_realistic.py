@@ -1,7 +1,7 @@
 """The realistic generator against statistics of real recordings.
 
-Numbers with an origin in a comment are of public recordings that are not shipped here; the others are computed from
-the shipped ones. The tolerance is a tenth unless a test says otherwise.
+Numbers with an origin in a comment are of public recordings that are not shipped here; the others are
+computed from the shipped ones. The tolerance is a tenth unless a test says otherwise.
 """
 
 from __future__ import annotations
@@ -26,9 +26,16 @@ TENTH = 0.10
 def prefill(model: str, tokens: int, layers: int, **spec: Any) -> Trace:
     """One long stream of requests."""
     return compose(
-        {"kind": "realistic", **spec}, moe.load(model), ep=1, tokens_per_rank=tokens, phase="prefill",
-        layers=range(layers), steps=1, seed=0, cache=False,
-    )  # fmt: skip
+        {"kind": "realistic", **spec},
+        moe.load(model),
+        ep=1,
+        tokens_per_rank=tokens,
+        phase="prefill",
+        layers=range(layers),
+        steps=1,
+        seed=0,
+        cache=False,
+    )
 
 
 def chunks(trace: Trace, size: int) -> np.ndarray[Any, Any]:
@@ -45,9 +52,16 @@ R1 = {8: 1.23, 16: 1.43, 32: 1.77, 64: 2.42, 256: 6.07}
 
 def test_deepseek_r1_imbalance_at_every_ep() -> None:
     trace = compose(
-        {"kind": "realistic", "sigma": 0.7}, moe.load("deepseek-v3"), ep=64, tokens_per_rank=64, phase="decode",
-        layers=range(58), steps=1, seed=0, cache=False,
-    )  # fmt: skip
+        {"kind": "realistic", "sigma": 0.7},
+        moe.load("deepseek-v3"),
+        ep=64,
+        tokens_per_rank=64,
+        phase="decode",
+        layers=range(58),
+        steps=1,
+        seed=0,
+        cache=False,
+    )
     counts = trace.counts()[0].astype(float)
     for ep, real in R1.items():
         assert imbalance(counts, ep) == pytest.approx(real, rel=TENTH), ep
@@ -141,9 +155,16 @@ KEPT = {16: 0.715, 64: 0.874, 256: 0.961}
 @pytest.mark.parametrize("size", BATCHES)
 def test_a_synthetic_gpt_oss_batch_is_like_a_continuous_batch_of_the_real_one(size: int) -> None:
     trace = compose(
-        {"kind": "realistic", "preset": "gpt-oss"}, moe.load("gpt-oss-20b"), ep=1, tokens_per_rank=size,
-        phase="decode", layers=range(24), steps=40, seed=0, cache=False,
-    )  # fmt: skip
+        {"kind": "realistic", "preset": "gpt-oss"},
+        moe.load("gpt-oss-20b"),
+        ep=1,
+        tokens_per_rank=size,
+        phase="decode",
+        layers=range(24),
+        steps=40,
+        seed=0,
+        cache=False,
+    )
     counts = trace.counts().astype(float)
     for ep, real in BATCHES[size].items():
         assert imbalance(counts, ep) == pytest.approx(real, rel=TENTH), ep
@@ -155,7 +176,8 @@ def test_a_synthetic_gpt_oss_batch_is_like_a_continuous_batch_of_the_real_one(si
     assert np.mean(following) == pytest.approx(KEPT[size], rel=TENTH)
 
 
-# Max/mean over ranks: mean of the three ESFT tasks (shipped); Llama-4-Maverick decode, MMLU (cse223b-proj@c5a3d172).
+# Max/mean over ranks: mean of the three ESFT tasks (shipped); Llama-4-Maverick decode, MMLU
+# (andronius-yang/cse223b-proj@c5a3d172).
 OTHERS: Mapping[str, tuple[str, Mapping[int, float]]] = {
     "single-domain": ("deepseek-v2-lite", {8: 1.506, 16: 1.952, 32: 2.779, 64: 4.320}),
     "concentrated-top1": ("llama-4-maverick", {8: 2.36, 16: 3.76, 32: 6.63, 64: 12.6, 128: 24.7}),
@@ -171,13 +193,20 @@ def test_the_other_presets_are_as_uneven_as_what_they_were_fitted_to(preset: str
 
 
 def test_a_single_token_of_a_request_has_the_popularity_of_its_domain() -> None:
-    # A Dirichlet's shares without one of them are again Dirichlet: however peculiar the requests are, one token of
-    # each is drawn as from the popularity itself.
+    # A Dirichlet's shares without one of them are again Dirichlet: however peculiar the requests are, one
+    # token of each is drawn as from the popularity itself.
     def counts(alpha0: float) -> Any:
         trace = compose(
-            {"kind": "realistic", "sigma": 0.7, "alpha0": alpha0}, moe.load("qwen3-235b-a22b"), ep=16,
-            tokens_per_rank=2048, phase="decode", layers=[0], steps=1, seed=0, cache=False,
-        )  # fmt: skip
+            {"kind": "realistic", "sigma": 0.7, "alpha0": alpha0},
+            moe.load("qwen3-235b-a22b"),
+            ep=16,
+            tokens_per_rank=2048,
+            phase="decode",
+            layers=[0],
+            steps=1,
+            seed=0,
+            cache=False,
+        )
         return trace.counts()[0, 0]
 
     even, peculiar = counts(1e6), counts(8)

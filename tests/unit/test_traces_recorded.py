@@ -1,4 +1,4 @@
-"""Recordings: the shipped files against published sums, everything that can be wrong with a file, composition."""
+"""Recordings: the shipped files against published sums, bad files, composition."""
 
 from __future__ import annotations
 
@@ -25,13 +25,19 @@ def load(name: str, phase: str = "prefill") -> recording.Recording:
 
 def batch(trace: str | Path, model: moe.MoEModel = V2_LITE, **changes: Any) -> Trace:
     options: dict[str, Any] = {
-        "ep": 8, "tokens_per_rank": 16, "phase": "decode", "layers": [0, 1], "steps": 1, "seed": 0, "cache": False,
-    }  # fmt: skip
+        "ep": 8,
+        "tokens_per_rank": 16,
+        "phase": "decode",
+        "layers": [0, 1],
+        "steps": 1,
+        "seed": 0,
+        "cache": False,
+    }
     return compose({"kind": "recorded", "trace": str(trace)}, model, **(options | changes))
 
 
-# Computed by others from the original files: entries, expert max/mean, imbalance at EP 8, 16, 32 (contiguous homes,
-# mean over layers), hottest expert of the first layer and its entries.
+# Computed apart from this code: entries, expert max/mean, imbalance at EP 8, 16, 32 (contiguous homes, mean
+# over layers), hottest expert of the first layer and its entries.
 PUBLISHED = {
     "deepseek-v2-lite_esft-intent": (1_282_632, 3.814, 1.441, 1.803, 2.451, 8, 3219),
     "deepseek-v2-lite_esft-law": (1_299_012, 3.521, 1.385, 1.697, 2.348, 12, 1594),
@@ -61,7 +67,7 @@ def test_every_shipped_recording_is_listed_with_its_licence() -> None:
         assert f"`{name}.npz`" in text
 
 
-# -- bad files ---------------------------------------------------------------------------------------------------------
+# -- bad files -------------------------------------------------------------------------------------
 
 META = {"kind": "token", "model": "tiny", "experts": 8, "topk": 2, "phase": "decode"}
 
@@ -199,7 +205,7 @@ def test_a_zip_bomb_with_a_modest_header_is_refused_too(
         recording.load(path, "decode")
 
 
-# -- composition -------------------------------------------------------------------------------------------------------
+# -- composition -----------------------------------------------------------------------------------
 
 
 def test_a_recording_of_another_model_is_refused() -> None:

@@ -31,9 +31,16 @@ def test_by_hand() -> None:
 
 def test_a_recording_is_closest_to_itself_and_agrees_with_it() -> None:
     trace = compose(
-        {"kind": "recorded", "trace": "gpt-oss-20b_decode"}, moe.load("gpt-oss-20b"), ep=8, tokens_per_rank=4096,
-        phase="prefill", layers=range(24), steps=1, seed=0, cache=False,
-    )  # fmt: skip
+        {"kind": "recorded", "trace": "gpt-oss-20b_decode"},
+        moe.load("gpt-oss-20b"),
+        ep=8,
+        tokens_per_rank=4096,
+        phase="prefill",
+        layers=range(24),
+        steps=1,
+        seed=0,
+        cache=False,
+    )
     found = trace.statistics()
     assert found["closest"] == "gpt-oss-20b, decode"
     table = found["table"]
@@ -52,17 +59,31 @@ def test_a_recording_is_closest_to_itself_and_agrees_with_it() -> None:
 )
 def test_a_synthetic_demand_stands_beside_the_recording_of_like_spread(sigma: float, closest: str) -> None:
     trace = compose(
-        {"kind": "lognormal", "sigma": sigma}, moe.load("deepseek-v3"), ep=16, tokens_per_rank=1024,
-        phase="decode", layers=range(4), steps=1, seed=0, cache=False,
-    )  # fmt: skip
+        {"kind": "lognormal", "sigma": sigma},
+        moe.load("deepseek-v3"),
+        ep=16,
+        tokens_per_rank=1024,
+        phase="decode",
+        layers=range(4),
+        steps=1,
+        seed=0,
+        cache=False,
+    )
     assert trace.statistics()["closest"] == closest
     assert closest in REAL
 
 
 def test_no_tokens_no_statistics() -> None:
     trace = compose(
-        {"kind": "uniform"}, moe.load("mixtral-8x7b"), ep=2, tokens_per_rank=0, phase="decode", layers=[0],
-        steps=1, seed=0, cache=False,
-    )  # fmt: skip
+        {"kind": "uniform"},
+        moe.load("mixtral-8x7b"),
+        ep=2,
+        tokens_per_rank=0,
+        phase="decode",
+        layers=[0],
+        steps=1,
+        seed=0,
+        cache=False,
+    )
     assert trace.ids.shape == (1, 1, 0, 2)
     assert trace.statistics() == {"tokens": 0}

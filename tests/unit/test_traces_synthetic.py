@@ -19,8 +19,14 @@ QWEN = moe.load("qwen3-235b-a22b")
 
 def batch(model: moe.MoEModel = QWEN, /, **spec: Any) -> Trace:
     options: dict[str, Any] = {
-        "ep": 16, "tokens_per_rank": 128, "phase": "decode", "layers": range(4), "steps": 1, "seed": 1, "cache": False,
-    }  # fmt: skip
+        "ep": 16,
+        "tokens_per_rank": 128,
+        "phase": "decode",
+        "layers": range(4),
+        "steps": 1,
+        "seed": 1,
+        "cache": False,
+    }
     for key in list(options):
         if key in spec:
             options[key] = spec.pop(key)
@@ -183,18 +189,18 @@ def test_balanced_says_when_it_leaves_the_model_s_groups() -> None:
         ({"kind": "lognormal", "sigma": 1, "maxvio": 2}, "give one of sigma, maxvio and rank_imbalance"),
         ({"kind": "zipf", "maxvio": 1, "rank_imbalance": 2}, "give one of exponent, maxvio"),
         ({"kind": "realistic", "sigma": 1, "maxvio": 2}, "give one of sigma"),
-        ({"kind": "lognormal", "sigma": -1}, "routing.sigma"),
-        ({"kind": "lognormal", "sigma": float("nan")}, "routing.sigma"),
-        ({"kind": "lognormal", "sigma": 1, "sgma": 1}, "routing.sgma: unknown key"),
-        ({"kind": "lognormal", "sigma": 1, "drift": {}}, "routing.drift: drift needs tau"),
-        ({"kind": "lognormal", "sigma": 1, "drift": {"tau": 0}}, "routing.drift.tau"),
-        ({"kind": "lognormal", "sigma": 1, "drift": {"tua": 3}}, "routing.drift.tua"),
-        ({"kind": "uniform", "drift": {"tau": 3}}, "routing.drift: unknown key"),
+        ({"kind": "lognormal", "sigma": -1}, "routing: sigma: sigma cannot be -1"),
+        ({"kind": "lognormal", "sigma": float("nan")}, "sigma cannot be NaN"),
+        ({"kind": "lognormal", "sigma": 1, "sgma": 1}, "unknown key 'sgma'\n  legal: did you mean 'sigma'"),
+        ({"kind": "lognormal", "sigma": 1, "drift": {}}, "drift needs tau"),
+        ({"kind": "lognormal", "sigma": 1, "drift": {"tau": 0}}, "drift.tau cannot be 0"),
+        ({"kind": "lognormal", "sigma": 1, "drift": {"tua": 3}}, "unknown key 'tua'"),
+        ({"kind": "uniform", "drift": {"tau": 3}}, "unknown key 'drift'"),
         ({"kind": "uniform", "n_group": 3}, "n_group 3 does not divide 128 experts"),
         ({"kind": "uniform", "n_group": 2, "topk_group": 3}, "topk_group 3 exceeds n_group 2"),
         ({"kind": "uniform", "n_group": 128, "topk_group": 7}, "7 of 128 groups hold 7 experts, top_k is 8"),
-        ({"kind": "realistic", "preset": "serving"}, "routing.preset"),
-        ({"kind": "realistic", "keep": 1}, "routing.keep"),
+        ({"kind": "realistic", "preset": "serving"}, 'preset cannot be "serving"'),
+        ({"kind": "realistic", "keep": 1}, "keep cannot be 1"),
         ({"kind": "balanced", "ep": 3}, "ep 3 does not divide 128 experts"),
         ({"kind": "uniform", "layers": [94]}, "layers must lie in 0..93"),
         ({"kind": "uniform", "layers": []}, "layers must not be empty"),
