@@ -38,14 +38,28 @@ Exit codes: 0 yes; 1 the answer is no (a `require` fails, memory does not suffic
 
 def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted and not context.resilient_parsing:
-        from importlib.metadata import version
+        from moesim import __version__
 
-        click.echo(f"moesim {version('moesim')}")
+        click.echo(f"moesim {__version__}")
         context.exit()
 
 
+class _PipeClosed(Exception):
+    """Whoever read our output has gone: no failure of the command, but the answer was not delivered."""
+
+
+class _Commands(click.Group):
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except BrokenPipeError:
+            raise _PipeClosed from None
+
+
 @click.group(
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}, epilog=_EXAMPLES
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=_EXAMPLES,
 )
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version."
@@ -81,7 +95,7 @@ _json_option = click.option(
 )
 
 
-@cli.command()
+@cli.command(short_help="Simulate a scenario.")
 @_scenario_argument
 @_set_option
 @click.option("--seed", type=int, help="Override the seed.")
@@ -121,7 +135,7 @@ def run(
     return 1 if refusals else 0
 
 
-@cli.command()
+@cli.command(short_help="Validate files without running them.")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", shell_complete=_complete("scenario"))
 def check(files: tuple[str, ...]) -> int:
     """Validate scenarios and topologies without running them; show every problem and where it is."""
@@ -137,7 +151,7 @@ def check(files: tuple[str, ...]) -> int:
     return InputError.exit_code if bad else 0
 
 
-@cli.command()
+@cli.command(short_help="Show ceilings, constants and sources; run nothing.")
 @_scenario_argument
 @_set_option
 @_json_option
@@ -158,7 +172,7 @@ def explain(scenario: str, sets: tuple[str, ...], as_json: bool) -> int:
 _KINDS = ("topologies", "models", "protocols", "balancers", "routing", "scenarios", "traces")
 
 
-@cli.command(name="list")
+@cli.command(name="list", short_help="List pods, models, protocols ... by name.")
 @click.argument("kind", type=click.Choice(_KINDS), required=False)
 @_json_option
 def list_(kind: str | None, as_json: bool) -> int:
@@ -173,7 +187,7 @@ def list_(kind: str | None, as_json: bool) -> int:
     return 0
 
 
-@cli.command()
+@cli.command(short_help="Print the JSON Schema of a scenario.")
 def schema() -> int:
     """Print the JSON Schema of a scenario, for editors."""
     from moesim import scenario
@@ -182,7 +196,7 @@ def schema() -> int:
     return 0
 
 
-@cli.command()
+@cli.command(short_help="Compare two results, metric by metric.")
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="B")
 @click.option(
@@ -212,7 +226,7 @@ def compare(a: str, b: str, fail_above: str | None, as_json: bool) -> int:
     return 1 if worse or found.only_a else 0
 
 
-@cli.command()
+@cli.command(short_help="Run a raw flow list over a fabric.")
 @click.argument("flows", metavar="FLOWS.npz", type=click.Path())
 @click.option(
     "--topology", metavar="T", help="Shipped name or file; else `path` and `cap` in the file are the fabric."
@@ -326,7 +340,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except (KeyboardInterrupt, click.Abort):
         click.echo("moesim: interrupted", err=True)
         code = INTERRUPTED
-    except BrokenPipeError:
+    except (_PipeClosed, BrokenPipeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # nobody reads: keep the flush at exit silent
         code = PIPE_CLOSED
     except Exception as error:

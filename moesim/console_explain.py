@@ -118,7 +118,7 @@ def _rate(rate: float | None) -> str:
 
 
 def _ceilings(strategies: Sequence[Document], width: int) -> list[str]:
-    rows = [["", "", "KiB out", "floor", "bound", "wire", "logical", "bottleneck of the floor"]]
+    rows = [["", "", "KiB out", "floor", "bound", "wire", "logical", "busiest resource"]]
     for stage in ("dispatch", "combine"):
         for number, item in enumerate(strategies):
             found = item["ceilings"][stage]

@@ -63,10 +63,10 @@ def uniform(model: MoEModel, tokens: int, host: IntArray, domain: IntArray) -> t
 
 
 def spread(mean: float, rows: int, columns: int) -> IntArray:
-    """(rows, columns) whole numbers next to ``mean``, whose row and column sums are the expected ones to within one.
+    """(rows, columns) whole numbers next to ``mean``; row and column sums are as expected to within one.
 
-    Row i counts the whole numbers that ``mean`` steps over from an offset of i / rows; by Hermite's identity the
-    offsets of a column add up to steps of rows x mean.
+    Row i counts the whole numbers that ``mean`` steps over from an offset of i / rows; by Hermite's identity
+    the offsets of a column add up to steps of rows x mean.
 
     >>> spread(0.5, 2, 4).tolist()
     [[0, 1, 0, 1], [1, 0, 1, 0]]

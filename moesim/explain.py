@@ -5,7 +5,7 @@ Routing is taken as uniform, so that nothing has to be drawn; the answer is ther
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,6 +36,7 @@ class _Setting:
     """What all strategies of a scenario share: what it names, and its traffic under a uniform gate."""
 
     built: Built
+    routes: Mapping[str, Routes]
     assignment: Assignment
     traffic: Traffic
 
@@ -75,14 +76,11 @@ def explain(asked: Scenario) -> dict[str, Any]:
     ``bound_s`` adds the fixed costs, and the bandwidths are what ``floor_s`` would allow.
     """
     built = build(asked)
-    vertex = built.topology.devices[built.devices]
-    _, host = np.unique(built.topology.host[vertex], return_inverse=True)
-    _, domain = np.unique(built.topology.domain[vertex], return_inverse=True)
-    setting = _Setting(built, *expected.uniform(built.model, asked.workload.tokens_per_rank, host, domain))
     chosen = [
         strategy.build(spec.name, protocol, balancer, spec.assume, built.topology)
         for spec, (protocol, balancer) in zip(asked.strategies, built.strategies, strict=True)
     ]
+    setting = _setting(built, {one.costs.access for one in chosen})
     cited = dict.fromkeys([*built.topology.cited, *(item for one in chosen for item in one.cited)])
     document: dict[str, Any] = plain_data(
         {
@@ -90,7 +88,7 @@ def explain(asked: Scenario) -> dict[str, Any]:
             "scenario": asked.resolved(),
             "applied": list(asked.applied),
             "pod": _pod(built.topology),
-            "links": _links(built.topology, {one.costs.access for one in chosen}),
+            "links": _links(built.topology, set(setting.routes)),
             "ranks": _ranks(setting),
             "model": _model(setting),
             "strategies": [_strategy(built, setting, one) for one in chosen],
@@ -100,6 +98,15 @@ def explain(asked: Scenario) -> dict[str, Any]:
         }
     )
     return document
+
+
+def _setting(built: Built, accesses: set[str]) -> _Setting:
+    vertex = built.topology.devices[built.devices]
+    _, host = np.unique(built.topology.host[vertex], return_inverse=True)
+    _, domain = np.unique(built.topology.domain[vertex], return_inverse=True)
+    found = {access: routes(built.topology, built.devices, access) for access in accesses}
+    tokens = built.scenario.workload.tokens_per_rank
+    return _Setting(built, found, *expected.uniform(built.model, tokens, host, domain))
 
 
 def _pod(topology: Topology) -> dict[str, Any]:
@@ -198,7 +205,7 @@ def _strategy(built: Built, setting: _Setting, one: Strategy) -> dict[str, Any]:
         model=built.model,
         device=built.topology.device,
         properties=built.topology.properties,
-        routes=routes(built.topology, built.devices, calibration.access),
+        routes=setting.routes[calibration.access],
         traffic=setting.traffic,
         assignment=setting.assignment,
         calibration=calibration,
