@@ -25,8 +25,8 @@ CAPACITY = 2 << 30
 
 def folder() -> Path:
     """Where composed traces are kept: ``$XDG_CACHE_HOME/moesim/traces``, else ``~/.cache/moesim/traces``."""
-    root = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(root) if root else Path("~/.cache").expanduser()) / "moesim" / "traces"
+    root = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (root if root.is_absolute() else Path("~/.cache").expanduser()) / "moesim" / "traces"
 
 
 def key(kind: str, params: dict[str, Any], batch: Batch, fingerprint: str) -> str:
@@ -63,8 +63,8 @@ def _code() -> str:
 
 def load(name: str) -> Trace | None:
     """The trace called ``name``, or ``None`` if it is not there or cannot be read."""
-    path = folder() / f"{name}.npz"
     try:
+        path = folder() / f"{name}.npz"
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             facts = json.loads(str(file["facts"]))
             trace = Trace(ids=file["ids"], requests=file["requests"], layer_ids=file["layer_ids"], **facts)
@@ -84,7 +84,7 @@ def save(name: str, trace: Trace) -> None:
     facts = json.dumps(
         {"experts": trace.experts, "phase": trace.phase, "origin": trace.origin, "notes": trace.notes}
     )
-    with suppress(OSError):
+    with suppress(OSError, RuntimeError):  # RuntimeError: there is no home folder
         folder().mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=folder(), suffix=".part")
         try:

@@ -118,6 +118,13 @@ def test_a_cache_that_cannot_be_made_or_read_does_not_matter(
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
     assert batch().tokens == 32
 
+    def no_home(_: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setattr(cache.Path, "expanduser", no_home)
+    assert batch().tokens == 32
+
 
 def test_an_interrupted_save_leaves_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object, **__: object) -> None:
