@@ -174,13 +174,15 @@ def test_names_are_unique(cm384: Topology) -> None:
         assert len(set(found.names)) == len(found.names)
 
 
-class TestFaults:
-    between = [(s, 16 + d) for s in range(16) for d in range(16)]
+BETWEEN = [(s, 16 + d) for s in range(16) for d in range(16)]
+"""All pairs from the first host of CloudMatrix384 to the second."""
 
+
+class TestFaults:
     def test_one_failed_second_tier_chip(self, cm384: Topology) -> None:
         faulty = cm384.with_faults([{"chip": "plane2/l2.3"}])
         found = routes(faulty, place(faulty, 32), "write")
-        total = ceiling(found, self.between, "trunk") * len(self.between)
+        total = ceiling(found, BETWEEN, "trunk") * len(BETWEEN)
         assert total == pytest.approx(3136 * GB * 111 / 112)
         # Equal shares by path: the slow plane keeps 15 of 111 of the bytes, the others 16 of 111.
         assert ceiling(found, [(0, 16)], "lane") == pytest.approx(28 * GB * 111 / 16)
@@ -190,7 +192,7 @@ class TestFaults:
     def test_a_fault_splits_only_what_it_must(self, cm384: Topology) -> None:
         healthy = routes(cm384, place(cm384, 32), "write")
         faulty = routes(cm384.with_faults([{"chip": "plane2/l2.3"}]), place(cm384, 32), "write")
-        # Up and down lanes of 32 dies and trunks of 2 hosts part into the slow plane and the rest; siblings stay.
+        # Lanes of 32 dies and trunks of 2 hosts, up and down, part into the slow plane and the rest.
         assert len(faulty.names) - len(healthy.names) == 2 * (32 + 2)
 
     def test_a_fault_elsewhere_changes_nothing(self, cm384: Topology) -> None:
@@ -211,7 +213,7 @@ class TestFaults:
         faulty = cm384.with_faults([{"plane": 6}])
         found = routes(faulty, place(faulty, 32), "write")
         assert ceiling(found, [(0, 16)], "lane") == pytest.approx(168 * GB)
-        assert ceiling(found, self.between, "trunk") * 256 == pytest.approx(3136 * GB * 6 / 7)
+        assert ceiling(found, BETWEEN, "trunk") * 256 == pytest.approx(3136 * GB * 6 / 7)
 
     def test_a_degraded_lane_stays_in_the_spray(self, cm384: Topology) -> None:
         faulty = cm384.with_faults([{"link": "die0--host0/l1.4", "capacity": "50%"}])
