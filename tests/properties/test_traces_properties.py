@@ -116,6 +116,13 @@ def test_a_smaller_ep_is_a_prefix_of_a_larger_one(kind: str, phase: str) -> None
 
 
 @pytest.mark.parametrize("kind", ALL)
+def test_decode_demand_is_the_same_however_many_ranks_share_it(kind: str) -> None:
+    assert (
+        of_lite(kind, ep=64, tokens_per_rank=20).ids == of_lite(kind, ep=8, tokens_per_rank=160).ids
+    ).all()
+
+
+@pytest.mark.parametrize("kind", ALL)
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_layer_does_not_depend_on_the_others_nor_a_step_on_those_after_it(kind: str, phase: str) -> None:
     both = of_lite(kind, phase=phase)
