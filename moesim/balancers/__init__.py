@@ -7,6 +7,7 @@ A balancer answers for one batch of one layer. It does not know the pod: whether
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
@@ -30,10 +31,12 @@ class Balancer(ABC):
     """Base of all balancers. ``name`` is the name it is registered under.
 
     ``needs``: properties the pod must have ('multicast' ...). ``max_ranks`` and ``max_top_k``: limits of the
-    real system, None where it has none.
+    real system, None where it has none. ``constants``: name -> dimension of what planning and moving weights cost on a pod;
+    empty for a placement that is made beforehand.
     """
 
     name: ClassVar[str]
+    constants: ClassVar[Mapping[str, str]] = {}
     needs: ClassVar[frozenset[str]] = frozenset()
     max_ranks: ClassVar[int | None] = None
     max_top_k: ClassVar[int | None] = None

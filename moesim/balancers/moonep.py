@@ -8,9 +8,9 @@ E/R, NvS rows of a rank's buffer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +50,13 @@ class MoonEP(Balancer):
     """Dynamic redundant experts in 2 epn slots a rank: own experts, then copies pushed by their homes."""
 
     name = "moonep"
+    constants: ClassVar[Mapping[str, str]] = {
+        "launch": "time",
+        "plan": "time",
+        "plan_per_entry": "time",
+        "plan_barriers": "ratio",
+        "barrier": "time",
+    }
     needs = frozenset({"multicast"})
     max_ranks = 128
     max_top_k = 32

@@ -1,0 +1,134 @@
+"""The closed form: a lower bound of the fluid time of a plan, and equal to it where nothing contends."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from moesim.contention import Demand, Resources, demand
+from moesim.plan import FloatArray, IntArray, Local, Plan, Transfer
+from moesim.timing import Span, Timing, ready, streamed
+
+
+def run(plan: Plan, resources: Resources) -> Timing:
+    """Evaluate ``plan`` with each rank alone: no SimPy, no sharing between ranks.
+
+    Dependencies are kept, so a rank still waits for the slowest one; a transfer takes each rank its own demand over
+    the capacity of the resource that binds it. Every time is a lower bound of the fluid one, because the fluid gives
+    no rank more than that.
+    """
+    spans: dict[str, Span] = {}
+    load = np.zeros(len(resources.capacity))
+    for phase in plan.phases:
+        start = ready(phase.after, spans, plan.ranks)
+        if isinstance(phase, Transfer):
+            taken = demand(phase.flows, resources)
+            load += np.bincount(taken.index, weights=taken.amount, minlength=len(load))
+            spans[phase.name] = transfer_span(phase, taken, resources, start)
+        else:
+            spans[phase.name] = Span(start, local_end(phase, spans, start))
+    return Timing(plan, spans, load)
+
+
+def local_end(phase: Local, spans: dict[str, Span], start: FloatArray) -> FloatArray:
+    """(R,) [s] end of a local phase; one that streams ends no sooner than the last arrival plus one chunk."""
+    end = start + phase.duration
+    source = streamed(phase.after)
+    if source is None:
+        return end
+    arrived = spans[source].arrived
+    assert arrived is not None
+    return np.maximum(end, np.maximum(start, arrived) + phase.duration / phase.chunks)
+
+
+def transfer_span(phase: Transfer, taken: Demand, resources: Resources, start: FloatArray) -> Span:
+    """Own-rank bound of a transfer: own outbound and own inbound demand over capacity, and each flow alone."""
+    flows, ranks, capacity = phase.flows, len(start), resources.capacity
+    if len(flows) == 0:
+        idle = np.full(ranks, -1, dtype=np.int64)
+        return Span(start, start, start, idle, np.zeros(ranks))
+    seconds = taken.amount / capacity[taken.index]
+    begun = start[flows.src] + flows.release
+    alone = np.zeros(len(flows))
+    np.maximum.at(alone, taken.flow, seconds)
+    arrival = begun + alone + taken.latency
+    out = _busiest(flows.src[taken.flow], taken.index, seconds, ranks, len(capacity))
+    inward = _busiest(flows.dst[taken.flow], taken.index, seconds, ranks, len(capacity))
+    end = start + out + _least(flows.src, flows.release, ranks) + _least(flows.src, taken.latency, ranks)
+    np.maximum.at(end, flows.src, arrival)
+    arrived = _least(flows.dst, begun, ranks) + inward + _least(flows.dst, taken.latency, ranks)
+    np.maximum.at(arrived, flows.dst, arrival)
+    arrived = np.maximum(arrived, start)
+    last = np.full(ranks, -1, dtype=np.int64)
+    order = np.argsort(arrival, kind="stable")
+    last[flows.dst[order]] = flows.src[order]
+    return Span(start, end, arrived, last, own_wire(phase, taken, resources))
+
+
+def own_wire(phase: Transfer, taken: Demand, resources: Resources) -> FloatArray:
+    """(R,) [s] the least time that each rank's own flows need on the fabric, its cores left out, latency included."""
+    on_fabric = taken.index < resources.fabric
+    flow = taken.flow[on_fabric]
+    seconds = (taken.amount / resources.capacity[taken.index])[on_fabric]
+    ranks = resources.routes.ranks
+    wire = _busiest(phase.flows.src[flow], taken.index[on_fabric], seconds, ranks, resources.fabric)
+    farthest = np.zeros(ranks)
+    np.maximum.at(farthest, phase.flows.src, taken.latency)
+    return wire + farthest
+
+
+def _busiest(rank: IntArray, index: IntArray, seconds: FloatArray, ranks: int, n: int) -> FloatArray:
+    """(R,) [s] of the resource that each rank loads longest."""
+    key, where = np.unique(rank * n + index, return_inverse=True)
+    total = np.bincount(where, weights=seconds, minlength=len(key))
+    busiest = np.zeros(ranks)
+    np.maximum.at(busiest, key // n, total)
+    return busiest
+
+
+def _least(rank: IntArray, values: FloatArray, ranks: int) -> FloatArray:
+    """(R,) smallest value of each rank, 0 for a rank that has none."""
+    least = np.full(ranks, np.inf)
+    np.minimum.at(least, rank, values)
+    return np.where(np.isfinite(least), least, 0.0)
+
+
+def stages(timing: Timing, resources: Resources) -> tuple[dict[str, FloatArray], dict[str, float]]:
+    """Bounds of the four times: (R,) [s] for each rank, and [s] for the largest over ranks, of a bound run.
+
+    Dispatch and layer begin together on all ranks, so they follow from the longest path; the layer also from each
+    resource's whole load over its capacity. Expert and combine begin at a moment that differs from rank to rank and
+    that no closed form knows: a rank that begins late may find everything there. So for a rank only its own local
+    work counts, and for the largest over ranks also what the last rank to begin must still send to another.
+    """
+    plan = timing.plan
+    ranked = {"dispatch": timing.end("dispatch"), "layer": timing.end("combine")}
+    largest = {stage: float(times.max(initial=0.0)) for stage, times in ranked.items()}
+    busiest = float((timing.load / resources.capacity).max(initial=0.0))
+    largest["layer"] = max(largest["layer"], busiest)
+    for stage, before in (("expert", "dispatch"), ("combine", "expert")):
+        own, least = _within(timing, plan.ends[before], plan.ends[stage])
+        ranked[stage] = np.maximum(own, least)
+        largest[stage] = float(ranked[stage].max(initial=0.0))
+    return ranked, largest
+
+
+def _within(timing: Timing, first: str, last: str) -> tuple[FloatArray, float]:
+    """From the end of ``first`` to that of ``last``: own local work (R,) [s], and the path at its least rank [s]."""
+    ranks = timing.plan.ranks
+    own: dict[str, FloatArray] = {first: np.zeros(ranks)}
+    least: dict[str, float] = {first: 0.0}
+    for phase in timing.plan.phases:
+        known = [dep.phase for dep in phase.after if dep.phase in own]
+        if not known or phase.name == first:
+            continue
+        start = np.maximum.reduce([own[name] for name in known])
+        soonest = max(least[name] for name in known)
+        if isinstance(phase, Transfer):
+            span = timing.spans[phase.name]
+            own[phase.name] = start
+            least[phase.name] = soonest + float((span.end - span.start).min(initial=np.inf))
+        else:
+            part = phase.duration / phase.chunks if streamed(phase.after) else phase.duration
+            own[phase.name] = start + part
+            least[phase.name] = soonest + float(part.min(initial=np.inf))
+    return own[last], least[last]

@@ -1,0 +1,113 @@
+"""What each flow of a transfer takes of each shared resource: fabric, send engines, message rates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from moesim.plan import FloatArray, FlowSet, IntArray
+from moesim.routing import Routes
+
+
+@dataclass(frozen=True, eq=False)
+class Resources:
+    """Everything flows can share: the routes' resources, then the cores of each rank.
+
+    Index ``fabric + rank * cores + core`` is a core; its capacity is 1 s/s. ``names`` and ``kinds`` cover the fabric
+    part; cores are named on demand because there are thousands.
+    """
+
+    routes: Routes
+    cores: int
+
+    @property
+    def fabric(self) -> int:
+        """How many resources belong to the fabric."""
+        return len(self.routes.capacity)
+
+    @property
+    def capacity(self) -> FloatArray:
+        """(N,) capacities: B/s of a link, s/s of an engine or a core."""
+        cores = np.ones(self.routes.ranks * self.cores)
+        return np.concatenate([self.routes.capacity, cores])
+
+    def name(self, index: int) -> str:
+        """The name of one resource, as a person would say it."""
+        if index < self.fabric:
+            return self.routes.names[index]
+        rank, core = divmod(index - self.fabric, self.cores)
+        return f"rank {rank} send core {core}"
+
+    def is_link(self, index: int) -> bool:
+        """Whether a resource carries bytes (a link or port), not seconds (an engine, a NIC's messages, a core)."""
+        return index < self.fabric and self.routes.raw_rate[index] > 0
+
+    def kind(self, index: int) -> str:
+        """The kind of one resource: the link's kind, ``engine`` or ``core``."""
+        return self.routes.kinds[index] if index < self.fabric else "core"
+
+
+@dataclass(frozen=True, eq=False)
+class Demand:
+    """CSR of flows over resources: flow f takes ``weight`` units of ``index`` for each unit of its ``size``.
+
+    ``indptr`` (F+1,), ``index`` and ``weight`` (nnz,); ``size`` (F,); ``latency`` (F,) [s]. The size of a flow is all that
+    its rank sends in the transfer [B of wire], and its weights are so much smaller: the cores of a rank post their
+    writes into one queue, so it is the rank that gets a fair share of the fabric, and each of its flows gets of that
+    in proportion to what it has to send. A rank that contends with nobody is done when its busiest resource is.
+    """
+
+    indptr: IntArray
+    index: IntArray
+    weight: FloatArray
+    size: FloatArray
+    latency: FloatArray
+
+    @property
+    def flow(self) -> IntArray:
+        """(nnz,) the flow of each entry."""
+        return np.repeat(np.arange(len(self.size)), np.diff(self.indptr))
+
+    @property
+    def amount(self) -> FloatArray:
+        """(nnz,) units of the resource that the whole flow takes."""
+        return self.weight * self.size[self.flow]
+
+    def rows(self, chosen: IntArray) -> Demand:
+        """The same for some of the flows, in the order given."""
+        lengths = np.diff(self.indptr)[chosen]
+        indptr = np.concatenate([[0], np.cumsum(lengths)])
+        take = np.repeat(self.indptr[:-1][chosen] - indptr[:-1], lengths) + np.arange(indptr[-1])
+        return Demand(indptr, self.index[take], self.weight[take], self.size[chosen], self.latency[chosen])
+
+
+def demand(flows: FlowSet, resources: Resources) -> Demand:
+    """Lay ``flows`` over ``resources``.
+
+    A flow takes of the fabric what its route says, of its core ``core_s`` seconds in all, and of a NIC with a message
+    rate ``messages`` times the cost of one.
+    """
+    routes = resources.routes
+    row, source, share = routes.rows(flows.src * routes.ranks + flows.dst)
+    length = np.diff(row)
+    has_core = flows.core >= 0
+    nic = routes.message_resource[flows.src, flows.dst]
+    has_nic = nic >= 0
+    total = length + has_core + has_nic
+    indptr = np.concatenate([[0], np.cumsum(total)]).astype(np.int64)
+    index = np.empty(indptr[-1], dtype=np.int64)
+    weight = np.empty(indptr[-1])
+    to = np.arange(row[-1]) + np.repeat(indptr[:-1] - row[:-1], length)
+    index[to], weight[to] = source, share
+    wire = np.maximum(flows.wire, np.finfo(float).tiny)
+    at = (indptr[:-1] + length)[has_core]
+    index[at] = resources.fabric + flows.src[has_core] * resources.cores + flows.core[has_core]
+    weight[at] = (flows.core_s / wire)[has_core]
+    at = (indptr[:-1] + length + has_core)[has_nic]
+    index[at] = nic[has_nic]
+    cost = flows.messages * routes.message_cost[flows.src, flows.dst]
+    weight[at] = (cost / wire)[has_nic]
+    size = np.bincount(flows.src, weights=flows.wire, minlength=routes.ranks)[flows.src] * (flows.wire > 0)
+    weight *= np.repeat(flows.wire / np.where(size > 0, size, 1.0), total)
+    return Demand(indptr, index, weight, size, routes.latency[flows.src, flows.dst])

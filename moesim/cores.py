@@ -1,0 +1,97 @@
+"""How the copies that a rank sends are dealt to its send cores (vector cores of a die, SMs of a GPU)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from moesim.plan import IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class Dealt:
+    """Work of the cores, one row a (rank, core, slot): ``copies`` rows of ``slot`` sent by ``core`` of ``rank``."""
+
+    rank: IntArray
+    core: IntArray
+    slot: IntArray
+    copies: IntArray
+
+
+def runs(copies: IntArray, cores: int) -> Dealt:
+    """Contiguous runs of experts: the rule of CANN's fused dispatch.
+
+    ``copies`` (R, P): rows from each rank to each slot. Each core gets floor(P / cores) consecutive slots. The slots left
+    over are shared, token by token, by groups of cores: as many equal groups as divide both. The load of a core is
+    therefore the sum of its experts, whatever their heat.
+
+    >>> dealt = runs(np.array([[4, 1, 6]]), cores=2)
+    >>> list(zip(dealt.core.tolist(), dealt.slot.tolist(), dealt.copies.tolist()))
+    [(0, 0, 4), (1, 1, 1), (0, 2, 3), (1, 2, 3)]
+    """
+    ranks, slots = copies.shape
+    each, left = divmod(slots, cores)
+    whole = cores * each
+    groups = math.gcd(cores, left) if left else 1
+    sharers = np.concatenate([np.ones(whole, dtype=np.int64), np.full(left, cores // groups)])
+    slot = np.repeat(np.arange(slots), sharers)
+    part = np.arange(len(slot)) - np.repeat(np.cumsum(sharers) - sharers, sharers)
+    own = np.minimum(slot // max(each, 1), cores - 1)
+    shared = (slot - whole) * groups // max(left, 1) * (cores // groups) + part
+    core = np.where(slot < whole, own, shared)
+    sharers = sharers[slot]
+    # The i-th of g sharers takes the tokens i, i + g, i + 2g ... of the slot.
+    share = (copies[:, slot] + sharers - 1 - part) // sharers
+    rank = np.repeat(np.arange(ranks), len(slot))
+    return _sent(rank, np.tile(core, ranks), np.tile(slot, ranks), share.ravel())
+
+
+def slices(copies: IntArray, order: IntArray, cores: int) -> Dealt:
+    """Equal slices of a rank's copies, taken in the slot order ``order`` (P,): UBEP's rule.
+
+    No two cores of a rank differ by more than one copy.
+
+    >>> dealt = slices(np.array([[4, 1, 6]]), np.array([0, 1, 2]), cores=2)
+    >>> list(zip(dealt.core.tolist(), dealt.slot.tolist(), dealt.copies.tolist()))
+    [(0, 0, 4), (0, 1, 1), (1, 2, 6)]
+    """
+    ranks, slots = copies.shape
+    ordered = copies[:, order]
+    total = ordered.sum(axis=1)
+    base = np.concatenate([[0], np.cumsum(total)])[:ranks]
+    # All ranks lie one behind the other on one line; a piece ends where a slot or a slice does.
+    slot_end = base[:, None] + np.cumsum(ordered, axis=1)
+    slice_end = base[:, None] + (np.arange(1, cores + 1) * total[:, None]) // cores
+    ends = np.unique(np.concatenate([slot_end.ravel(), slice_end.ravel()]))
+    ends = ends[ends > 0]
+    size = np.diff(ends, prepend=0)
+    first = ends - size
+    place = np.searchsorted(slot_end.ravel(), first, side="right")
+    core = np.searchsorted(slice_end.ravel(), first, side="right")
+    return _sent(place // slots, core % cores, order[place % slots], size)
+
+
+def in_order(slots: int) -> IntArray:
+    """(P,) the slots as they are numbered, so that neighbours on the fabric stay neighbours."""
+    return np.arange(slots)
+
+
+def hop_mixed(slots: int, cores: int) -> IntArray:
+    """(P,) the slots in UBEP's hop-aware order.
+
+    They are written row by row into a matrix with one column a core and read column by column, so that every core's
+    share runs through the whole pod and holds the same mix of near and far experts.
+
+    >>> hop_mixed(6, 2).tolist()
+    [0, 2, 4, 1, 3, 5]
+    """
+    rows = -(-slots // cores)
+    order = np.arange(rows * cores).reshape(rows, cores).T.ravel()
+    return order[order < slots]
+
+
+def _sent(rank: IntArray, core: IntArray, slot: IntArray, copies: IntArray) -> Dealt:
+    some = copies > 0
+    return Dealt(rank[some], core[some], slot[some], copies[some])

@@ -1,0 +1,223 @@
+"""Protocols: how rows travel. One file each says dispatch and combine as phases, and what buffers they take."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from moesim import compute
+from moesim.calibration import Calibration, load
+from moesim.cores import Dealt
+from moesim.errors import InputError, Problem
+from moesim.moe import MoEModel
+from moesim.placement import Assignment
+from moesim.plan import After, FloatArray, FlowSet, IntArray, Local, Phase
+from moesim.registry import Registry
+from moesim.routing import Routes
+from moesim.topology import Device
+from moesim.traffic import Traffic
+
+TERMS = ("serialisation", "sync", "imbalance", "memory")
+"""The four costs that a scenario can switch off: each protocol says which phases and dependencies a term names."""
+
+
+class Params(BaseModel):
+    """Parameters of a protocol in a scenario: closed and frozen."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """What a protocol is asked about: one batch of one MoE layer on a placed group of ranks.
+
+    ``capacity``: most tokens a rank can have, for static buffers. ``off``: cost terms that are switched off.
+    """
+
+    model: MoEModel
+    device: Device
+    properties: frozenset[str]
+    routes: Routes
+    traffic: Traffic
+    assignment: Assignment
+    calibration: Calibration
+    capacity: int
+    off: frozenset[str] = frozenset()
+
+    @property
+    def ranks(self) -> int:
+        """R, the size of the EP group."""
+        return self.routes.ranks
+
+    @property
+    def slots(self) -> int:
+        """P, physical experts over all ranks."""
+        return len(self.assignment.placement.slot_rank)
+
+    @property
+    def local(self) -> int:
+        """Most physical experts on one rank."""
+        return int(np.bincount(self.assignment.placement.slot_rank, minlength=self.ranks).max())
+
+    @cached_property
+    def received(self) -> FloatArray:
+        """(R,) entries that each rank receives in dispatch, its own included."""
+        return self.traffic.load.astype(np.float64)
+
+    @cached_property
+    def farthest(self) -> FloatArray:
+        """(R,) [s] latency to the farthest rank."""
+        return self.routes.latency.max(axis=1)
+
+    def each(self, seconds: float) -> FloatArray:
+        """(R,) the same time on every rank."""
+        return np.full(self.ranks, seconds)
+
+    def unexplained(self, operation: str, crossings: int = 0) -> FloatArray:
+        """(R,) [s] what the stated terms of an operation leave open: at_8 + per_doubling x log2(R / 8), not below 0.
+
+        ``crossings``: latencies that are stated terms themselves and inside the fitted line, so they are taken out.
+        """
+        c = self.calibration
+        line = c[f"{operation}_at_8"] + c[f"{operation}_per_doubling"] * float(np.log2(self.ranks / 8))
+        return np.maximum(0.0, line - crossings * self.farthest)
+
+    def copy_s(self, read: FloatArray, written: FloatArray) -> FloatArray:
+        """(R,) [s] of a copy in device memory."""
+        return compute.copy(self.device, read, written)
+
+
+class Protocol(ABC):
+    """A protocol with its parameters.
+
+    ``constants``: name -> dimension of each constant that its calibration must give. ``needs`` properties of the pod;
+    a scenario may assume one that the pod is not known to have.
+    """
+
+    kind: ClassVar[str]
+    summary: ClassVar[str]
+    constants: ClassVar[Mapping[str, str]]
+    bandwidth_name: ClassVar[str]
+    Params: ClassVar[type[Params]] = Params
+
+    def __init__(self, params: Params) -> None:
+        self.params = params
+
+    def needs(self) -> frozenset[str]:
+        """Properties that the pod must have, or the scenario assume."""
+        return frozenset()
+
+    def calibrate(self, pod: str) -> Calibration:
+        """The constants of this protocol on ``pod``."""
+        return load(pod, self.kind, self.constants)
+
+    def warnings(self, case: Case) -> list[str]:
+        """What a user should know about this case beside its times."""
+        return []
+
+    def check(self, model: MoEModel, ranks: int) -> None:
+        """Raise :class:`InputError` if the protocol cannot run this model on so many ranks."""
+
+    @abstractmethod
+    def dispatch_row(self, model: MoEModel) -> float:
+        """Payload bytes of one row in dispatch, scales included."""
+
+    @abstractmethod
+    def combine_row(self, model: MoEModel) -> float:
+        """Payload bytes of one row in combine."""
+
+    @abstractmethod
+    def dispatch(self, case: Case, after: tuple[After, ...]) -> tuple[Phase, ...]:
+        """Phases from launch to complete expert input; the last one closes the dispatch."""
+
+    @abstractmethod
+    def combine(self, case: Case, after: tuple[After, ...]) -> tuple[Phase, ...]:
+        """Phases from expert output to complete tokens; the last one closes the combine."""
+
+    @abstractmethod
+    def buffers(self, case: Case) -> dict[str, float]:
+        """Bytes per rank by kind."""
+
+    def rows(self, case: Case) -> IntArray:
+        """(R, R) rows that dispatch sends from rank to rank, own rank included: one an entry by default."""
+        return case.traffic.entries_to
+
+    def logical_bytes(self, case: Case) -> float:
+        """Bytes of one dispatch of one rank in the library's own definition of bandwidth, own rank counted."""
+        return float(self.rows(case).sum(axis=1).max()) * self.dispatch_row(case.model)
+
+    def describe(self, calibration: Calibration, ranks: int) -> list[str]:
+        """Sentences for ``explain``: what the answer hangs on."""
+        return []
+
+
+PROTOCOLS: Registry[type[Protocol]] = Registry("protocol", "moesim.protocols", "moesim.protocols")
+
+
+def build(spec: str | Mapping[str, object]) -> Protocol:
+    """A protocol from its name, or a mapping with ``kind`` and its parameters.
+
+    Raises :class:`InputError` for an unknown kind or parameter.
+    """
+    from moesim.fields import check
+
+    given = {"kind": spec} if isinstance(spec, str) else dict(spec)
+    kind = given.pop("kind", None)
+    if not isinstance(kind, str):
+        raise InputError(Problem("protocol: the key `kind` is missing", legal=", ".join(PROTOCOLS.names())))
+    chosen = PROTOCOLS.get(kind)
+    return chosen(check(chosen.Params, given, "protocol"))
+
+
+def sequence(phases: list[Local], after: tuple[After, ...]) -> list[Phase]:
+    """Chain local phases one behind the other, each on its own rank; those that take no time are left out."""
+    chained: list[Phase] = []
+    for phase in phases:
+        if not phase.duration.any():
+            continue
+        chained.append(Local(phase.name, phase.label, phase.duration, (*after, *phase.after), phase.chunks))
+        after = (After(phase.name),)
+    return chained
+
+
+def last(phases: list[Phase], after: tuple[After, ...]) -> tuple[After, ...]:
+    """What the next phase waits for: the last of ``phases``, or ``after`` if there is none."""
+    return (After(phases[-1].name),) if phases else after
+
+
+def flows(
+    case: Case,
+    dealt: Dealt,
+    to: IntArray,
+    *,
+    payload: float,
+    wire: float,
+    issue: float,
+    in_flight: float = math.inf,
+    bound_to_cores: bool = True,
+) -> FlowSet:
+    """Flows of dealt work, merged by (rank, core, destination); a rank's copies to itself stay off the fabric.
+
+    ``to`` (rows of ``dealt``,): destination rank. ``payload``, ``wire`` [B] of a copy; ``issue`` [s] of core time a
+    copy, to which come its bytes at the core's own rate. A core keeps ``in_flight`` copies under way, so it cannot send
+    one more often than that many in a round trip.
+    """
+    ranks, cores = case.ranks, int(case.calibration["cores"])
+    away = dealt.rank != to
+    core = dealt.core[away] if bound_to_cores else np.zeros(int(away.sum()), dtype=np.int64)
+    key, where = np.unique((dealt.rank[away] * cores + core) * ranks + to[away], return_inverse=True)
+    copies = np.bincount(where, weights=dealt.copies[away], minlength=len(key))
+    src, dst = key // (ranks * cores), key % ranks
+    sizes = {"payload": copies * payload, "wire": copies * wire, "messages": copies}
+    if not bound_to_cores:
+        return FlowSet.of(src, dst, **sizes)
+    window = 2.0 * case.routes.latency[src, dst] / in_flight
+    each = np.maximum(issue + wire / case.calibration["core_rate"], window)
+    return FlowSet.of(src, dst, **sizes, core=key // ranks % cores, core_s=copies * each)

@@ -1,0 +1,104 @@
+"""CANN's fused dispatch and combine on CloudMatrix384: bulk-synchronous, static windows.
+
+Dispatch: every core sends, barrier, own writes complete, barrier, one flag and count record per (peer, expert), wait
+for all records, prefix sum, barrier, copy from the window to the expert input. Combine: every core writes results
+to the slot of their token and adds to the token's flag; the owner waits for all and sums. Sources: arXiv 2506.12708
+v2; CANN ops-transformer (dispatch and combine V2).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from moesim import cores
+from moesim.plan import After, Local, Phase, Transfer, When
+from moesim.protocols import PROTOCOLS, Case, last, sequence
+from moesim.protocols.fused import CONSTANTS, CROSSINGS, Fused, FusedParams, reduction, static_windows
+
+class CannParams(FusedParams):
+    """``window``: which published size formula the static windows follow."""
+
+    window: Literal["cm384", "fullmesh_v1", "fullmesh_v2"] = "cm384"
+
+
+@PROTOCOLS.register("cann-ep")
+class CannEP(Fused):
+    """The bulk-synchronous baseline."""
+
+    kind = "cann-ep"
+    summary = "CANN fused dispatch and combine: bulk-synchronous, static windows, experts dealt to cores in runs"
+    constants = CONSTANTS
+    bandwidth_name = "payload of all copies, own rank included, over time (CloudMatrix384 table)"
+    Params = CannParams
+    params: CannParams
+
+    def dispatch(self, case: Case, after: tuple[After, ...]) -> tuple[Phase, ...]:
+        c = case.calibration
+        serial = "serialisation" not in case.off
+        row = self.dispatch_row(case.model)
+        head = self._head(case, "dispatch", after) if serial else []
+        dealt = cores.runs(case.traffic.entries, int(c["cores"]))
+        to = case.assignment.placement.slot_rank[dealt.slot]
+        sent = self.flows(case, dealt, to, payload=row, wire=row)
+        send = Transfer("dispatch.send", "send", sent, last(head, after))
+        flags = self._flags(case, (After(send.name),) if serial else last(head, after))
+        arrival = After(send.name, When.INBOUND if serial else When.STREAM)
+        moved = case.received * row * ("memory" not in case.off)
+        reorder = Local(
+            "dispatch.reorder",
+            "reorder",
+            case.copy_s(moved, moved),
+            (*last(flags, ()), arrival),
+            chunks=max(1, int(case.received.max(initial=0) // c["cores"])),
+        )
+        return (*head, send, *flags, reorder)
+
+    def _head(self, case: Case, operation: str, after: tuple[After, ...]) -> list[Phase]:
+        launch = Local(f"{operation}.launch", "launch", case.each(case.calibration["launch"]))
+        rest = Local(f"{operation}.unexplained", "unexplained", case.unexplained(operation, CROSSINGS[operation]))
+        return sequence([launch, rest], after)
+
+    def _flags(self, case: Case, after: tuple[After, ...]) -> list[Phase]:
+        """Own writes complete, one record to each (peer, expert), all records here, prefix sum; barriers between.
+
+        A record is 32 B: its bytes are nothing beside the rows, so it costs issue time and one latency.
+        """
+        if "sync" in case.off:
+            return []
+        c = case.calibration
+        barrier, around = c["barrier"], max(0.0, c["dispatch_barriers"] - 1)
+        issue = float(np.ceil(case.slots / c["cores"])) * c["issue"]
+        before = sequence(
+            [
+                Local("dispatch.core barriers", "sync", case.each(around * barrier)),
+                Local("dispatch.fence", "sync", case.farthest),
+                Local("dispatch.flags", "sync", case.each(issue)),
+            ],
+            after,
+        )
+        end = self.prefix_sum(case) + min(1.0, c["dispatch_barriers"]) * barrier
+        flight = Local(
+            "dispatch.flag flight", "sync", case.farthest, tuple(After(d.phase, When.ALL) for d in last(before, after))
+        )
+        return [*before, flight, *sequence([Local("dispatch.prefix sum", "sync", case.each(end))], (After(flight.name),))]
+
+    def combine(self, case: Case, after: tuple[After, ...]) -> tuple[Phase, ...]:
+        c = case.calibration
+        serial = "serialisation" not in case.off
+        row = self.combine_row(case.model)
+        head = self._head(case, "combine", after) if serial else []
+        dealt = cores.slices(case.traffic.entries_to.T, cores.in_order(case.ranks), int(c["cores"]))
+        # Each copy is followed by an atomic add to the flag of its token.
+        sent = self.flows(case, dealt, dealt.slot, payload=row, wire=row, writes=2)
+        send = Transfer("combine.send", "send", sent, last(head, after))
+        barriers: list[Phase] = []
+        if "sync" not in case.off:
+            wait = Local("combine.core barriers", "sync", case.each(c["combine_barriers"] * c["barrier"]))
+            barriers = sequence([wait], (After(send.name),))
+        arrival = After(send.name, When.INBOUND if serial else When.STREAM)
+        return (*head, send, *barriers, reduction(case, row, (*last(barriers, (After(send.name),)), arrival)))
+
+    def buffers(self, case: Case) -> dict[str, float]:
+        return static_windows(self, case, self.params.window)

@@ -1,0 +1,158 @@
+"""UBEP: asynchronous, core-level, hop-aware, data-as-flag (arXiv 2607.06202, through a public reading note).
+
+Most cores send equal slices of the copies in a hop-mixed order; a few send counts and compute the output offsets
+beside them; each core copies a token to its place once the offsets are published and the token's own blocks show
+that they have come. No barrier. Data as flag needs 512 B writes to be atomic, in three variants: ``tff`` (flag in each
+block), ``sp`` (sentinel polled and written back), ``dc`` (one checksum behind the batch).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from moesim import cores
+from moesim.buffers import up
+from moesim.calibration import Calibration
+from moesim.moe import MoEModel, dtype
+from moesim.plan import After, Local, Phase, Transfer, When
+from moesim.protocols import PROTOCOLS, Case, last, sequence
+from moesim.protocols.fused import CONSTANTS, CROSSINGS, Fused, FusedParams, reduction, static_windows
+
+
+class UbepParams(FusedParams):
+    """``sync``: data-as-flag variant. ``hop_mix``: deal experts to cores in the hop-mixed order."""
+
+    sync: Literal["tff", "dc", "sp"] = "sp"
+    hop_mix: bool = True
+
+
+@PROTOCOLS.register("ubep")
+class Ubep(Fused):
+    """Role-split cores, equal slices, no barrier."""
+
+    kind = "ubep"
+    summary = "UBEP: asynchronous, role-split cores, hop-mixed equal slices, data as flag (tff, dc or sp)"
+    constants = CONSTANTS | {
+        "scheduler": "time",
+        "publish": "time",
+        "checksum_rate": "bandwidth",
+        "dispatch_shared": "ratio",
+        "combine_shared": "ratio",
+    }
+    bandwidth_name = "payload of all copies, own rank included, over time (as for cann-ep)"
+    Params = UbepParams
+    params: UbepParams
+
+    def needs(self) -> frozenset[str]:
+        return frozenset() if self.params.sync == "dc" else frozenset({"atomic-512B"})
+
+    def dispatch(self, case: Case, after: tuple[After, ...]) -> tuple[Phase, ...]:
+        c = case.calibration
+        counting = count_cores(case.slots, int(c["cores"]))
+        sending = int(c["cores"]) - counting
+        row = self.dispatch_row(case.model)
+        head = self._head(case, "dispatch", after, scheduler=c["scheduler"])
+        order = cores.hop_mixed(case.slots, sending) if self.params.hop_mix else cores.in_order(case.slots)
+        dealt = cores.slices(case.traffic.entries, order, sending)
+        to = case.assignment.placement.slot_rank[dealt.slot]
+        wire = self._wire(case.model, self.params.dispatch, row)
+        sent = self.flows(case, dealt, to, payload=row, wire=wire)
+        send = Transfer("dispatch.send", "send", sent, last(head, after))
+        offsets = self._offsets(case, counting, last(head, after))
+        checks, arrival = self._visible(case, send, row, case.received)
+        moved = case.received * row * ("memory" not in case.off)
+        reorder = Local(
+            "dispatch.reorder",
+            "reorder",
+            case.copy_s(moved, moved * self._writes),
+            (*last(offsets, ()), *last(checks, ()), arrival),
+            chunks=max(1, int(case.received.max(initial=0) // c["cores"])),
+        )
+        return (*head, send, *offsets, *checks, reorder)
+
+    @property
+    def _writes(self) -> int:
+        """Times that the receiver writes a copy: to its place and, with sentinels, back over the window."""
+        return 2 if self.params.sync == "sp" else 1
+
+    def _head(self, case: Case, operation: str, after: tuple[After, ...], scheduler: float = 0.0) -> list[Phase]:
+        if "serialisation" in case.off:
+            return []
+        shared = case.calibration[f"{operation}_shared"] * case.unexplained(operation, CROSSINGS[operation])
+        return sequence(
+            [
+                Local(f"{operation}.launch", "launch", case.each(case.calibration["launch"])),
+                Local(f"{operation}.unexplained", "unexplained", shared),
+                Local(f"{operation}.scheduler", "planning", case.each(scheduler)),
+            ],
+            after,
+        )
+
+    def _wire(self, model: MoEModel, form: str, row: float) -> float:
+        """Bytes of one copy on the wire: with ``tff``, blocks of 512 B that hold 480 B of data and a 32 B flag."""
+        if self.params.sync != "tff":
+            return row
+        values = int(model.dispatch_width * dtype(form).element)
+        return float(-(-(up(values, 32) + 64) // 480) * 512)
+
+    def _offsets(self, case: Case, counting: int, after: tuple[After, ...]) -> list[Phase]:
+        """Beside the sending: counts go to all ranks, the prefix sum gives the offsets, the offsets are published."""
+        if "sync" in case.off:
+            return []
+        c = case.calibration
+        issue = float(np.ceil(case.slots / counting)) * c["issue"]
+        counts = sequence([Local("dispatch.counts", "sync", case.each(issue))], after)
+        waits = tuple(After(dep.phase, When.ALL) for dep in last(counts, after))
+        flight = Local("dispatch.count flight", "sync", case.farthest, waits)
+        end = self.prefix_sum(case) + c["publish"]
+        return [*counts, flight, *sequence([Local("dispatch.offsets", "sync", case.each(end))], (After(flight.name),))]
+
+    def _visible(self, case: Case, send: Transfer, row: float, received: np.ndarray) -> tuple[list[Phase], After]:
+        """How the receiver knows that data has come: token by token, or a checksum behind the whole batch."""
+        if self.params.sync != "dc" or "sync" in case.off:
+            return [], After(send.name, When.STREAM)
+        operation = send.name.partition(".")[0]
+        rate = case.calibration["checksum_rate"]
+        out = np.bincount(send.flows.src, weights=send.flows.payload, minlength=case.ranks)
+        checksum = Local(f"{operation}.checksum", "sync", out / rate + case.farthest, (After(send.name),))
+        verify = Local(
+            f"{operation}.verify",
+            "sync",
+            case.farthest + received * row / rate,
+            (After(checksum.name, When.ALL), After(send.name, When.INBOUND)),
+        )
+        return [checksum, verify], After(send.name, When.INBOUND)
+
+    def combine(self, case: Case, after: tuple[After, ...]) -> tuple[Phase, ...]:
+        """The same towards the tokens' owners. Not published: no counts, since every slot is known beforehand."""
+        n = int(case.calibration["cores"])
+        row = self.combine_row(case.model)
+        head = self._head(case, "combine", after)
+        order = cores.hop_mixed(case.ranks, n) if self.params.hop_mix else cores.in_order(case.ranks)
+        dealt = cores.slices(case.traffic.entries_to.T, order, n)
+        wire = self._wire(case.model, self.params.combine, row)
+        sent = self.flows(case, dealt, dealt.slot, payload=row, wire=wire)
+        send = Transfer("combine.send", "send", sent, last(head, after))
+        own = case.traffic.entries.sum(axis=1).astype(np.float64)
+        checks, arrival = self._visible(case, send, row, own)
+        waits = (*last(checks, ()), arrival)
+        return (*head, send, *checks, reduction(case, row, waits, reset=self.params.sync == "sp"))
+
+    def buffers(self, case: Case) -> dict[str, float]:
+        return static_windows(self, case, "fullmesh_v2" if self.params.sync == "tff" else "fullmesh_v1")
+
+    def describe(self, calibration: Calibration, ranks: int) -> list[str]:
+        line = calibration["dispatch_at_8"] + calibration["dispatch_per_doubling"] * float(np.log2(ranks / 8))
+        whole, share = max(0.0, line) * 1e6, calibration["dispatch_shared"]
+        return [
+            f"of the {whole:.1f} us that the stated terms of a bulk-synchronous dispatch leave unexplained at EP{ranks} "
+            f"(latencies included), ubep pays {share:.0%} (dispatch_shared): with 0 % its dispatch is "
+            f"{share * whole:.1f} us shorter, with 100 % {(1 - share) * whole:.1f} us longer"
+        ]
+
+
+def count_cores(slots: int, total: int) -> int:
+    """Cores that count: floor(P / 32), at least 1, at most half. Source: CANN fullmesh_v2."""
+    return min(max(slots // 32, 1), max(total // 2, 1))

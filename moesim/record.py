@@ -1,0 +1,188 @@
+"""What one strategy did, gathered case by case, and the outcome made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from moesim import timing, traffic
+from moesim.contention import Resources
+from moesim.outcome import STAGES, StrategyOutcome
+from moesim.plan import FloatArray, Plan, Transfer
+from moesim.protocols import Case
+from moesim.strategy import Strategy
+from moesim.timing import Timing
+from moesim.traffic import Traffic
+
+
+@dataclass(eq=False)
+class Record:
+    """What one strategy has done so far."""
+
+    strategy: Strategy
+    cases: list[tuple[int, int]] = field(default_factory=list)
+    times: list[dict[str, FloatArray]] = field(default_factory=list)
+    bound: list[dict[str, float]] = field(default_factory=list)
+    parts: list[dict[str, float]] = field(default_factory=list)
+    load: FloatArray = field(default_factory=lambda: np.zeros(0))
+    gemm: list[FloatArray] = field(default_factory=list)
+    sizes: list[dict[str, float]] = field(default_factory=list)
+    before: list[dict[str, float]] = field(default_factory=list)
+    after: list[dict[str, float]] = field(default_factory=list)
+    bandwidth: list[tuple[float, float, float]] = field(default_factory=list)
+    phases: list[dict[str, object]] = field(default_factory=list)
+    buffers: dict[str, float] = field(default_factory=dict)
+    memory: dict[str, float] = field(default_factory=dict)
+    solves: int = 0
+    warnings: dict[str, None] = field(default_factory=dict)
+
+    def add(
+        self,
+        where: tuple[int, int],
+        case: Case,
+        plan: Plan,
+        ran: Timing,
+        times: dict[str, FloatArray],
+        largest: dict[str, float],
+        home: Traffic,
+    ) -> None:
+        parts = timing.breakdown(ran)
+        missing = largest["layer"] - float(times["layer"].max(initial=0.0))
+        if missing > 0.0 and ran.solves == 0:
+            # The bound of a shared resource: it is not known whose time it is, so the slowest rank carries it.
+            times["layer"] = np.where(times["layer"] == times["layer"].max(), largest["layer"], times["layer"])
+            parts[timing.WIRE] = parts.get(timing.WIRE, 0.0) + missing
+        self.cases.append(where)
+        self.times.append(times)
+        self.bound.append(largest)
+        self.parts.append(parts)
+        self.load = ran.load if not len(self.load) else self.load + ran.load
+        gemm = ran.spans[plan.ends["expert"]]
+        self.gemm.append(gemm.end - gemm.start)
+        self.sizes.append(_traffic(self.strategy, case))
+        self.before.append(_imbalance(home))
+        self.after.append(_imbalance(case.traffic))
+        self.bandwidth.append(_bytes_moved(self.strategy, case, plan) + (float(times["dispatch"].max(initial=0.0)),))
+        self.phases.extend(_phase_rows(where, plan, ran))
+        self.solves += ran.solves
+        self.warnings.update(dict.fromkeys(self.strategy.protocol.warnings(case)))
+
+    def outcome(self, shared: Resources) -> StrategyOutcome:
+        stages = {stage: np.array([times[stage] for times in self.times]) for stage in STAGES}
+        labels = list(dict.fromkeys(label for parts in self.parts for label in parts))
+        links = _links(shared, self.load, float(stages["layer"].max(axis=1).sum()))
+        before, after = _mean(self.before), _mean(self.after)
+        fits = self.memory["expert_weights"] + self.memory["buffers"] <= self.memory["device"]
+        if not fits:
+            self.warnings["expert weights and buffers do not fit the device's memory"] = None
+        return StrategyOutcome(
+            name=self.strategy.name,
+            protocol=self.strategy.protocol.kind,
+            balancer=self.strategy.balancer.name,
+            assumed=self.strategy.assumed,
+            cases=np.array(self.cases, dtype=np.int64).reshape(-1, 2),
+            stages=stages,
+            bound={stage: np.array([one[stage] for one in self.bound]) for stage in STAGES},
+            breakdown={label: np.array([parts.get(label, 0.0) for parts in self.parts]) for label in labels},
+            bottleneck=_bottleneck(links, np.array(self.gemm), stages["layer"]),
+            imbalance={**before, "after": after},
+            traffic_B=_mean(self.sizes),
+            buffers_B=self.buffers,
+            memory_B=self.memory,
+            bandwidth_Bps=self._bandwidth(),
+            phases=tuple(self.phases),
+            links=tuple(links),
+            solves=self.solves,
+            cited=self.strategy.cited,
+            warnings=tuple(self.warnings),
+        )
+
+    def _bandwidth(self) -> dict[str, object]:
+        logical, wire, library, seconds = (sum(column) for column in zip(*self.bandwidth, strict=True))
+        if seconds == 0.0:
+            seconds = float("inf")
+        return {
+            "logical": logical / seconds,
+            "wire": wire / seconds,
+            "library": {"name": self.strategy.protocol.bandwidth_name, "value": library / seconds},
+        }
+
+
+def _mean(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {key: float(np.mean([row[key] for row in rows])) for key in rows[0]}
+
+
+def _imbalance(counted: Traffic) -> dict[str, float]:
+    return {
+        "rank_max_over_mean": traffic.rank_imbalance(counted.load),
+        "rows_max_over_mean": traffic.rows_imbalance(counted),
+        "maxvio": traffic.maxvio(counted.expert_counts),
+    }
+
+
+def _traffic(one: Strategy, case: Case) -> dict[str, float]:
+    """Payload bytes of dispatch and combine by tier, over all ranks."""
+    rows = one.protocol.rows(case)
+    each = one.protocol.dispatch_row(case.model) + one.protocol.combine_row(case.model)
+    return traffic.by_tier(rows * each, case.routes.tier)
+
+
+def _bytes_moved(one: Strategy, case: Case, plan: Plan) -> tuple[float, float, float]:
+    """Of one dispatch [B]: payload of the busiest rank, own rank included; its wire bytes; the library's count."""
+    rows = one.protocol.rows(case)
+    logical = float(rows.sum(axis=1).max(initial=0)) * one.protocol.dispatch_row(case.model)
+    sent = next(phase.flows for phase in plan.phases if phase.name == "dispatch.send" and isinstance(phase, Transfer))
+    wire = float(np.bincount(sent.src, weights=sent.wire, minlength=case.ranks).max(initial=0.0))
+    return logical, wire, one.protocol.logical_bytes(case)
+
+
+def _phase_rows(where: tuple[int, int], plan: Plan, ran: Timing) -> Iterator[dict[str, object]]:
+    for phase in plan.phases:
+        span = ran.spans[phase.name]
+        end = span.end if span.arrived is None else np.maximum(span.end, span.arrived)
+        duration = end - span.start
+        yield {
+            "step": where[0],
+            "layer": where[1],
+            "phase": phase.name,
+            "label": phase.label,
+            "start_s": float(span.start.min()),
+            "end_s": float(end.max()),
+            "mean_s": float(duration.mean()),
+            "max_s": float(duration.max()),
+        }
+
+
+def _links(shared: Resources, load: FloatArray, seconds: float) -> list[dict[str, object]]:
+    """A row for each resource of the fabric, and one for the busiest core of each rank."""
+    capacity = shared.capacity
+    cores = load[shared.fabric :].reshape(-1, shared.cores)
+    chosen = [*range(shared.fabric)]
+    chosen += [shared.fabric + rank * shared.cores + int(row.argmax()) for rank, row in enumerate(cores) if row.any()]
+    return [
+        {
+            "resource": shared.name(index),
+            "kind": shared.kind(index),
+            "load_B": float(load[index]) if shared.is_link(index) else float("nan"),
+            "capacity_Bps": float(capacity[index]) if shared.is_link(index) else float("nan"),
+            "busy_s": float(load[index] / capacity[index]),
+            "utilisation": float(load[index] / capacity[index] / seconds) if seconds else 0.0,
+        }
+        for index in chosen
+    ]
+
+
+def _bottleneck(links: list[dict[str, object]], gemm: FloatArray, layer: FloatArray) -> tuple[str, float]:
+    """The resource that is busy for the largest share of the layers' time: of the fabric, a core, or a rank's GEMMs."""
+    seconds = float(layer.max(axis=1).sum())
+    if seconds == 0.0:
+        return "nothing", 0.0
+    busy = gemm.sum(axis=0) / seconds
+    rank = int(busy.argmax())
+    best = (f"rank {rank} expert GEMM", float(busy[rank]))
+    for row in links:
+        if float(row["utilisation"]) > best[1]:  # type: ignore[arg-type]
+            best = (str(row["resource"]), float(row["utilisation"]))  # type: ignore[arg-type]
+    return best

@@ -1,0 +1,196 @@
+"""Run a scenario: each strategy on each step and layer, in SimPy or in closed form."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from moesim import __version__, bounds, execution, resources, strategy, traffic
+from moesim.build import Built, build
+from moesim.contention import Resources
+from moesim.placement import Assignment, Placement
+from moesim.plan import FloatArray, FlowSet, IntArray
+from moesim.protocols import Case
+from moesim.record import Record
+from moesim.result import Result, sources_of
+from moesim.routing import Routes, routes
+from moesim.scenario import Scenario
+from moesim.strategy import Strategy
+from moesim.timing import Timing
+from moesim.traffic import Traffic
+
+Progress = Callable[[int, int, str], None]
+
+
+def run(scenario: Scenario, progress: Progress | None = None) -> Result:
+    """Simulate ``scenario`` at its own fidelity.
+
+    ``progress(done, all, what)`` is called before each (strategy, step, layer). Raises :class:`InputError` for what
+    does not fit together.
+    """
+    built = build(scenario)
+    pod = _Pod(built)
+    chosen = [
+        strategy.build(spec.name, protocol, balancer, spec.assume, built.topology)
+        for spec, (protocol, balancer) in zip(scenario.strategies, built.strategies, strict=True)
+    ]
+    records = [Record(one) for one in chosen]
+    total, done = len(records) * built.trace.steps * len(built.layers), 0
+    for step, layer, batch in _batches(built, pod):
+        for record in records:
+            if progress is not None:
+                progress(done, total, f"{record.strategy.name}: step {step}, layer {layer}")
+            _simulate(built, pod, record, batch, (step, layer))
+            done += 1
+    outcomes = tuple(record.outcome(pod.resources(record.strategy)) for record in records)
+    return Result(
+        scenario=scenario.resolved(),
+        seed=scenario.seed,
+        fidelity=scenario.fidelity,
+        tolerance=scenario.tolerance if scenario.fidelity == "fluid" else 0.0,
+        strategies=outcomes,
+        sources=sources_of([*(item for one in outcomes for item in one.cited), *built.topology.cited]),
+        cited=built.topology.cited,
+        warnings=(*built.warnings, *built.trace.notes, *_idle_inputs(built, pod, chosen)),
+        version=__version__,
+        applied=scenario.applied,
+        inputs=_hashes(built, chosen),
+    )
+
+
+def bound(scenario: Scenario, progress: Progress | None = None) -> Result:
+    """The same in closed form, whatever the scenario's own fidelity."""
+    return run(scenario.edited(["fidelity=bound"]), progress)
+
+
+class _Pod:
+    """The placed pod: routes by access, made when first asked for."""
+
+    def __init__(self, built: Built) -> None:
+        self.built = built
+        self._routes: dict[str, Routes] = {}
+
+    def routes(self, access: str) -> Routes:
+        if access not in self._routes:
+            self._routes[access] = routes(self.built.topology, self.built.devices, access)
+        return self._routes[access]
+
+    def resources(self, one: Strategy) -> Resources:
+        return Resources(self.routes(one.costs.access), int(one.costs["cores"]))
+
+
+@dataclass(frozen=True, eq=False)
+class _Batch:
+    """One step of one layer: its tokens' experts, and the traffic with experts at home for comparison."""
+
+    ids: IntArray
+    home: Traffic
+    seed: tuple[int, int]
+
+
+def _batches(built: Built, pod: _Pod) -> Iterator[tuple[int, int, _Batch]]:
+    ranks, model = len(built.devices), built.model
+    at_home = Placement.contiguous(model.experts, ranks)
+    for step in range(built.trace.steps):
+        for index, layer in enumerate(built.layers):
+            ids = built.trace.ids[step, index].astype(np.int64)
+            empty = np.empty((0, 2), dtype=np.int64)
+            rows = np.bincount(ids.ravel(), minlength=model.experts)
+            home = _count(Assignment(at_home, ids, empty, rows), built)
+            yield step, layer, _Batch(ids, home, (built.scenario.seed, layer))
+
+
+def _count(assignment: Assignment, built: Built) -> Traffic:
+    vertices = built.topology.devices[built.devices]
+    host, domain = built.topology.host[vertices], built.topology.domain[vertices]
+    return traffic.count(
+        assignment, len(vertices), np.unique(host, return_inverse=True)[1], np.unique(domain, return_inverse=True)[1]
+    )
+
+
+def _case(built: Built, pod: _Pod, one: Strategy, batch: _Batch, off: frozenset[str]) -> Case:
+    # One generator a layer, the same at every step: a placement by chance stays where it is.
+    rng = np.random.default_rng(batch.seed)
+    assignment = one.balancer.balance(batch.ids, len(built.devices), built.model.experts, rng)
+    return Case(
+        model=built.model,
+        device=built.topology.device,
+        properties=built.topology.properties,
+        routes=pod.routes(one.costs.access),
+        traffic=_count(assignment, built),
+        assignment=assignment,
+        calibration=one.costs,
+        capacity=built.scenario.workload.tokens_per_rank,
+        off=off,
+    )
+
+
+def _dtype(built: Built) -> str:
+    return built.scenario.workload.expert_dtype or built.model.expert_dtype
+
+
+def _simulate(built: Built, pod: _Pod, record: Record, batch: _Batch, where: tuple[int, int]) -> None:
+    scenario, one = built.scenario, record.strategy
+    case = _case(built, pod, one, batch, frozenset(scenario.switch_off))
+    plan = strategy.plan(one, case, _dtype(built))
+    shared = pod.resources(one)
+    closed = bounds.run(plan, shared)
+    ranked, largest = bounds.stages(closed, shared)
+    if scenario.fidelity == "bound":
+        times, ran = ranked, closed
+    else:
+        ran = execution.run(plan, shared, tolerance=scenario.tolerance, background=_background(built))
+        times = _stages(ran)
+    record.add(where, case, plan, ran, times, largest, batch.home)
+    if not record.buffers:
+        record.buffers = strategy.buffers(one, case, _dtype(built))
+        record.memory = strategy.memory(case, built.model, _dtype(built), record.buffers)
+
+
+def _background(built: Built) -> tuple[FlowSet, FloatArray] | None:
+    flows = built.scenario.background
+    if not flows:
+        return None
+    src, dst = np.array([flow.src for flow in flows]), np.array([flow.dst for flow in flows])
+    return FlowSet.of(src, dst, np.array([flow.size for flow in flows])), np.array([flow.start for flow in flows])
+
+
+def _stages(ran: Timing) -> dict[str, FloatArray]:
+    """(R,) [s] of the four times: each stage from where the one before it ended on that rank."""
+    dispatch, expert, combine = (ran.end(stage) for stage in ("dispatch", "expert", "combine"))
+    return {"dispatch": dispatch, "expert": expert - dispatch, "combine": combine - expert, "layer": combine}
+
+
+def _idle_inputs(built: Built, pod: _Pod, chosen: list[Strategy]) -> Iterator[str]:
+    """Inputs that had no effect on the answer."""
+    scenario = built.scenario
+    if scenario.fidelity == "bound":
+        if "tolerance" in scenario.model_fields_set:
+            yield "tolerance has no effect on a bound"
+        if scenario.background:
+            yield "background has no effect on a bound: it knows no sharing"
+    if not scenario.switch_off:
+        return
+    _, _, batch = next(_batches(built, pod))
+    off = frozenset(scenario.switch_off)
+    for term in scenario.switch_off:
+        ends = [[_layer_time(built, pod, one, batch, terms) for one in chosen] for terms in (off, off - {term})]
+        if ends[0] == ends[1]:
+            yield f"switch_off: {term} has no effect on these strategies"
+
+
+def _layer_time(built: Built, pod: _Pod, one: Strategy, batch: _Batch, off: frozenset[str]) -> float:
+    plan = strategy.plan(one, _case(built, pod, one, batch, off), _dtype(built))
+    return float(bounds.run(plan, pod.resources(one)).end("combine").max(initial=0.0))
+
+
+def _hashes(built: Built, chosen: list[Strategy]) -> dict[str, str]:
+    """SHA-256 of every file that the answer stands on."""
+    paths = [built.topology.path, str(resources.find("models", "models")), str(resources.find("sources", "sources"))]
+    paths += [costs.path for one in chosen for costs in (one.costs, one.planning) if costs is not None]
+    files = {path: Path(path) for path in paths if path is not None}
+    return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items() if path.is_file()}
