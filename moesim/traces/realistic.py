@@ -39,9 +39,8 @@ class Preset:
     fitted_to: str
 
 
-# request_tokens: a geometric length is its own mean again when weighted by tokens, twice over. Chat prompts
-# have mean 117, but the prompt of a token is 905 long on average, and it is the latter that makes chunks
-# uneven: 450.
+# request_tokens of chat: prompts have 117 tokens on average, but the prompt of a random token has 905, and
+# that is what makes chunks uneven. Under a geometric law the latter is twice the mean: 450.
 PRESETS: Mapping[str, Preset] = {
     "balanced-chat": Preset("lognormal", 0.2, 118, 0.15, 450, "DeepSeek-V2-Lite, mixed chat prompts"),
     "serving-r1": Preset("lognormal", 0.7, 120, 0.14, 1000, "DeepSeek-R1 serving totals, tokens as in chat"),
@@ -111,11 +110,12 @@ class Realistic(PopularSource):
         held = self.params.resolved
         target = self.params.target()
         aim = f"sigma {held.sigma:g}" if target is None else f"{target.key} {target.value:g}"
-        spread = f"{held.law} {aim}"
+        others = {"domains", "group_sigma", "drift", "n_group", "topk_group"}
+        given = self.params.model_dump(include=others, exclude_none=True, exclude_defaults=True)
+        more = "".join(f", {key} {value}" for key, value in given.items())
         return (
-            f"synthetic: realistic ({spread}, alpha0 {held.alpha0:g}, keep {held.keep:g}, requests of "
-            f"{held.request_tokens:g} tokens, domains {self.params.domains}; preset {self.params.preset}: "
-            f"{held.fitted_to})"
+            f"synthetic: realistic ({held.law} {aim}, alpha0 {held.alpha0:g}, keep {held.keep:g}, requests of "
+            f"{held.request_tokens:g} tokens{more}; preset {self.params.preset}: {held.fitted_to})"
         )
 
     def latent(self, batch: Batch, layer: int) -> Floats:
@@ -150,7 +150,7 @@ class Realistic(PopularSource):
 
     def notes(self, batch: Batch) -> tuple[str, ...]:
         """What has no effect here."""
-        idle = sorted(self.params.model_fields_set & {"keep", "request_tokens"})
+        idle = [key for key in ("keep", "request_tokens") if getattr(self.params, key) is not None]
         if idle and batch.phase == "decode" and batch.steps == 1:
             return (*super().notes(batch), f"no effect on a single decode step: {', '.join(idle)}")
         return super().notes(batch)

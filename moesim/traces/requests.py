@@ -64,15 +64,11 @@ class Schedule:
 
 def independent(batch: Batch) -> Schedule:
     """Every token by itself: no request reaches beyond one token."""
-    shape = (batch.steps, batch.tokens)
-    requests = np.broadcast_to(np.arange(batch.tokens, dtype=np.int32), shape)
-    return Schedule(requests, np.zeros(shape, dtype=np.int64), carries=True)
+    return slots(np.ones((batch.steps, batch.tokens), dtype=np.bool_))
 
 
 def geometric(batch: Batch, mean: float) -> Schedule:
-    """Requests of geometrically distributed length with ``mean`` tokens: what is left of one has the same
-    law.
-    """
+    """Requests of geometric length with ``mean`` tokens: what is left of one has the same law."""
     if batch.phase == "decode":
         starts = np.ones((batch.steps, batch.tokens), dtype=np.bool_)
         for step in range(1, batch.steps):
