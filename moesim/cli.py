@@ -119,7 +119,7 @@ def run(
     loaded = _load(scenario, sets, seed, fidelity)
     if out is not None:
         result.ready(out)
-    with _progress() as advance:
+    with _Progress() as advance:
         found = simulate.run(loaded, progress=advance)
     if out is not None:
         click.echo(f"written to {found.save(out)}", err=True)
@@ -273,7 +273,7 @@ def _load(name: str, sets: Sequence[str], seed: int | None, fidelity: str | None
     return scenario.load(name, sets=list(sets), seed=seed, fidelity=fidelity)
 
 
-class _progress:
+class _Progress:
     """A bar on stderr while something long runs; nothing at all when stderr is not a terminal."""
 
     def __enter__(self) -> Callable[[int, int, str], None]:

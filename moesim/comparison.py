@@ -71,21 +71,27 @@ def compare(a: Mapping[str, Any], b: Mapping[str, Any]) -> Comparison:
                 f"cannot compare: {key} is {a.get(key)} in the first and {b.get(key)} in the second; "
                 "run both alike"
             )
-    first = {item["name"]: item for item in a["strategies"]}
-    second = {item["name"]: item for item in b["strategies"]}
+    first, second = _by_name(a), _by_name(b)
     both = [name for name in first if name in second]
     if not both:
         raise InputError(f"cannot compare: no strategy is in both ({', '.join(first)}; {', '.join(second)})")
     try:
         rows = tuple(row for name in both for row in _rows(name, first[name], second[name]))
-    except KeyError as error:
-        raise InputError(f"cannot compare: a result has no {error}") from None
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"cannot compare: a result is incomplete ({error!r})") from None
     return Comparison(
         rows=rows,
         only_a=tuple(name for name in first if name not in second),
         only_b=tuple(name for name in second if name not in first),
         differences=tuple(_differences(a.get("scenario"), b.get("scenario"), "")),
     )
+
+
+def _by_name(document: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    try:
+        return {item["name"]: item for item in document["strategies"]}
+    except (KeyError, TypeError) as error:
+        raise InputError(f"cannot compare: a result is incomplete ({error!r})") from None
 
 
 def _rows(name: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Row]:

@@ -7,7 +7,7 @@ import json
 import platform
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +47,7 @@ class Result:
     warnings: tuple[str, ...] = ()
     version: str = ""
     applied: tuple[str, ...] = ()
-    inputs: Mapping[str, str] | None = None
+    inputs: Mapping[str, str] = field(default_factory=dict)
 
     def __eq__(self, other: object) -> bool:
         return same(self, other)
@@ -104,7 +104,7 @@ class Result:
             "scenario": plain_data(self.scenario),
             "applied": list(self.applied),
             "seed": self.seed,
-            "inputs": dict(self.inputs or {}),
+            "inputs": dict(self.inputs),
             "repeat": f"moesim run {_SCENARIO}",
         }
 
