@@ -114,8 +114,8 @@ class Realistic(PopularSource):
         given = self.params.model_dump(include=others, exclude_none=True, exclude_defaults=True)
         more = "".join(f", {key} {value}" for key, value in given.items())
         return (
-            f"synthetic: realistic ({held.law} {aim}, alpha0 {held.alpha0:g}, keep {held.keep:g}, requests of "
-            f"{held.request_tokens:g} tokens{more}; preset {self.params.preset}: {held.fitted_to})"
+            f"synthetic: realistic ({held.law} {aim}, alpha0 {held.alpha0:g}, keep {held.keep:g}, requests "
+            f"of {held.request_tokens:g} tokens{more}; preset {self.params.preset}: {held.fitted_to})"
         )
 
     def latent(self, batch: Batch, layer: int) -> Floats:
