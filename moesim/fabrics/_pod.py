@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from moesim.errors import InputError
 from moesim.fabrics import FABRICS
 from moesim.fabrics._reader import Reader
 from moesim.fabrics._wiring import Wiring
@@ -35,13 +34,9 @@ def build(document: Document, parameters: dict[str, Any], path: str | None) -> T
     fabric = spec.section("fabric")
     spec.close()
     family = fabric.choice("kind", FABRICS.names())
-    if "kind" not in (document.data.get("fabric") or {}):
+    if fabric.get("kind") not in FABRICS.names():
         spec.check()
-    try:
-        pod = FABRICS.get(family)(fabric)
-    except InputError as error:
-        # The family raises what its own reader found, which includes ours when they share the list.
-        raise InputError(list(dict.fromkeys([*spec.problems, *error.problems]))) from None
+    pod = FABRICS.get(family)(fabric)
     spec.check()
     ideal = frozenset() if "device" in document.data else frozenset({"ideal"})
     return _topology(pod, name, family, path, device, properties | ideal, spec, parameters)

@@ -15,6 +15,9 @@ from moesim.yamlio import Document, Loc
 LARGEST_COUNT = 100_000
 """More devices, chips or parallel links than this is a slip of the keyboard."""
 
+LARGEST_TOTAL = 2_000_000
+"""More vertices or links than this would not be routed in a day."""
+
 
 @dataclass(eq=False)
 class Reader:
@@ -136,6 +139,12 @@ class Reader:
     def element(self, key: str, index: int) -> Reader:
         """The mapping that is item ``index`` of the list at ``key``."""
         return Reader(self.document, (*self.loc, key, index), self.problems, self.cited)
+
+    def fits(self, **totals: int) -> None:
+        """Note a problem for each total (``devices=hosts * devices_per_host``) that is beyond reason."""
+        for what, total in totals.items():
+            if total > LARGEST_TOTAL:
+                self.problem(None, f"{total:,} {what} in all", f"at most {LARGEST_TOTAL:,}")
 
     def problem(self, key: str | None, message: str, legal: str | None = None) -> None:
         """Note a problem at ``key``, or at the mapping itself."""

@@ -22,6 +22,7 @@ def clos(spec: Reader) -> Wiring:
         section = spec.section(key)
         links[key] = LinkSpec.read(section)
         section.close()
+    spec.fits(devices=hosts * per_host)
     spec.close()
     spec.check()
     pod = Wiring()

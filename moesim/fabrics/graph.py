@@ -29,6 +29,7 @@ def graph(spec: Reader) -> Wiring:
             if names[offset + i] in names[: offset + i]:
                 _refuse(spec, key, i, f"the name {names[offset + i]!r} is given twice", "each name once")
     links = [_link(spec, i, names) for i in range(len(spec.items("links")))]
+    spec.fits(links=sum(count for _, _, count, _ in links))
     spec.close()
     spec.check()
     pod = Wiring()

@@ -94,6 +94,13 @@ def _read(spec: Reader) -> _Shape:
         spec.problem(
             None, f"{hosts // group} groups of hosts need a trunk", "trunk: {chips_per_plane, capacity}"
         )
+    groups = max(1, hosts // group)
+    spec.fits(
+        lanes=hosts * per_host * count,
+        siblings=hosts * per_host * per_package,
+        cpu_links=hosts * extra["cpus_per_host"] * count,
+        trunks=groups * count * extra["trunk_chips"],
+    )
     one, two, sibling = _latencies(spec, "trunk" in links, "sibling" in links)
     spec.close()
     spec.check()

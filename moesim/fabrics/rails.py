@@ -72,6 +72,10 @@ def _read(spec: Reader) -> _Shape:
     taper = section.quantity("taper", "ratio", 1.0)
     spine_latency = section.quantity("latency", "time", 0.0, zero=True)
     section.close()
+    spec.fits(
+        scale_up_links=hosts * per_host * (chips or per_host),
+        spine_links=-(-hosts // per_leaf) * per_host * spines,
+    )
     spec.close()
     spec.check()
     return _Shape(

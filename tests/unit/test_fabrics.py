@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -74,7 +75,7 @@ def test_ideal_two_tiers(tmp_path: Path) -> None:
     assert sorted(set(capacity.values())) == [392e9, 3136e9]
     assert set(found.weight) == {1.0}
     indptr, index, _ = found.rows(np.array([0 * 384 + 1, 0 * 384 + 8]))
-    names = [[found.names[i] for i in index[a:b]] for a, b in zip(indptr[:-1], indptr[1:], strict=True)]
+    names = [[found.names[i] for i in index[a:b]] for a, b in itertools.pairwise(indptr)]
     assert sorted(names[0]) == ["d0 port up", "d1 port down"]
     assert sorted(names[1]) == [
         "d0 port up",
@@ -101,21 +102,21 @@ def test_a_written_out_graph(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "place_", "message"),
     [
-        ("capacity: 10GB/s", "capacity: 10", "16:27", "10"),
-        ("capacity: 10GB/s", "capacity: 10gb/s", "16:27", "Gb/s"),
-        ("capacity: 10GB/s", "capacity: 0GB/s", "16:27", "capacity is zero"),
-        ("capacity: 10GB/s", "capacity: 2us", "16:27", "us"),
-        ("latency: 1us", "latncy: 1us", "16:37", "did you mean 'latency'"),
-        ("latency: 1us", "latency: -1us", "16:46", "negative"),
-        ("a: a,", "a: aa,", "16:11", "link end a is the unknown 'aa'"),
-        ("b: s,", "b: a,", "16:17", "joins 'a' to itself"),
-        ("count: 2", "count: 0", "17:40", "count is 0"),
-        ("count: 2", "count: 1.5", "17:40", "count is 1.5"),
-        ("efficiency: 50%", "efficiency: 150%", "17:55", "at most 1"),
-        ("switches: [s]", "switches: [s, s]", "14:17", "given twice"),
-        ("switches: [s]", "switches: s", "14:13", "not a list"),
-        ("host: 1", "hots: 1", "13:25", "did you mean 'host'"),
-        ("kind: graph", "kind: grpah", "10:9", "did you mean 'graph'"),
+        ("capacity: 10GB/s", "capacity: 10", "15:30", "10"),
+        ("capacity: 10GB/s", "capacity: 10gb/s", "15:30", "Gb/s"),
+        ("capacity: 10GB/s", "capacity: 0GB/s", "15:30", "capacity is zero"),
+        ("capacity: 10GB/s", "capacity: 2us", "15:30", "us"),
+        ("latency: 1us", "latncy: 1us", "15:38", "did you mean 'latency'"),
+        ("latency: 1us", "latency: -1us", "15:47", "negative"),
+        ("a: a,", "a: aa,", "15:11", "link end a is the unknown 'aa'"),
+        ("b: s,", "b: a,", "15:17", "joins 'a' to itself"),
+        ("count: 2", "count: 0", "16:44", "count is 0"),
+        ("count: 2", "count: 1.5", "16:44", "count is 1.5"),
+        ("efficiency: 50%", "efficiency: 150%", "16:59", "at most 1"),
+        ("switches: [s]", "switches: [s, s]", "13:17", "given twice"),
+        ("switches: [s]", "switches: s", "13:13", "not a list"),
+        ("host: 1", "hots: 1", "12:26", "did you mean 'host'"),
+        ("kind: graph", "kind: grpah", "9:9", "did you mean 'graph'"),
         ("moesim: 1", "moesim: 2", "1:9", "moesim: 1"),
         ("memory: 16GiB", "memory: 16Gib", "7:11", "Gib"),
         ("  memory: 16GiB\n", "", "3:3", "'memory' is missing"),
@@ -124,13 +125,13 @@ def test_a_written_out_graph(tmp_path: Path) -> None:
         (
             "  source: example\n  grade: assumed\n  compute",
             "  grade: assumed\n  compute",
-            "5:19",
+            "4:19",
             "names no source",
         ),
         (
             "  source: example\n  grade: assumed\n  dev",
             "  source: exampel\n  grade: assumed\n  dev",
-            "11:11",
+            "10:11",
             "did you mean 'example'",
         ),
         ("fabric:", "fabirc:", "8:1", "did you mean 'fabric'"),
@@ -154,6 +155,10 @@ def test_all_mistakes_are_shown_at_once(tmp_path: Path) -> None:
         .replace("count: 2", "count: two")
     )
     assert len(refused(tmp_path, text)) == 4
+
+
+def test_an_unknown_kind_is_the_only_problem(tmp_path: Path) -> None:
+    assert len(refused(tmp_path, GRAPH.replace("kind: graph", "kind: grpah"))) == 1
 
 
 def test_an_empty_or_missing_fabric_is_one_problem(tmp_path: Path) -> None:
