@@ -58,7 +58,7 @@ class Fluid:
         self._waiting = np.zeros(0, dtype=np.int64)
         self._level = np.full(nodes + 1, np.inf)
         self._active = _Active.none(nodes)
-        self._ends = np.zeros(0)
+        self._done, self._ends = np.zeros(0, dtype=np.int64), np.zeros(0)
         self._told = np.zeros(0, dtype=bool)
         self._born = np.zeros(0, dtype=np.int64)
         self._kept = np.ones(nodes + 1, dtype=bool)
@@ -93,8 +93,7 @@ class Fluid:
         self._admit()
         active = self._active
         horizon = float(self.release[self._waiting].min(initial=np.inf)) - self.now
-        self._ends = np.full(len(active.flows), np.inf)
-        self._told = np.zeros(len(active.flows), dtype=bool)
+        self._done, self._ends = np.zeros(0, dtype=np.int64), np.zeros(0)
         if not active.alive:
             self.end = self.now + horizon if len(self._waiting) else self.now
             return
@@ -104,7 +103,7 @@ class Fluid:
             self._share(limit)
             done = np.flatnonzero(limit <= active.rate)
             if len(done):
-                self._ends[done] = self.now + place(active, done, span)
+                self._done, self._ends = done, self.now + place(active, done, span)
                 self._set_end(span, horizon)
                 self.error_estimate = max(self.error_estimate, span)
                 active.merged = True
@@ -115,44 +114,47 @@ class Fluid:
         after = active.left / active.rate
         first = float(after.min())
         if first <= horizon:
-            slack = INSTANT * (self.now + first - self.release[active.flows])
-            self._ends[after <= first + slack] = self.now + first
+            near = np.flatnonzero(after <= first + INSTANT * (self.now + first - active.oldest))
+            lasted = self.now + first - self.release[active.flows[near]]
+            self._done = near[after[near] <= first + INSTANT * lasted]
+            self._ends = np.full(len(self._done), self.now + first)
         self._set_end(min(first, horizon), horizon)
 
     def _set_end(self, span: float, horizon: float) -> None:
         """End the step after ``span``, exactly at the next start if that is what ends it."""
         start = float(self.release[self._waiting].min(initial=np.inf))
         self.end = start if span >= horizon else self.now + span
-        np.minimum(self._ends, self.end, out=self._ends, where=np.isfinite(self._ends))
+        self._ends = np.minimum(self._ends, self.end)
+        self._told = np.zeros(len(self._done), dtype=bool)
 
     def instants(self) -> list[float]:
         """The distinct times at which the step has something to tell, and its end."""
         born = [self.now] if len(self._born) else []
-        ends = np.unique(self._ends[np.isfinite(self._ends)])
-        return [*born, *ends.tolist(), self.end]
+        return [*born, *np.unique(self._ends).tolist(), self.end]
 
     def pop(self, until: float) -> tuple[IntArray, FloatArray]:
         """Flows that end by ``until`` in this step and have not been asked for before, and when they end."""
         due = (self._ends <= until) & ~self._told
         self._told |= due
         born, self._born = self._born, np.zeros(0, dtype=np.int64)
-        flows = np.append(born, self._active.flows[due])
+        flows = np.append(born, self._active.flows[self._done[due]])
         return flows, np.append(self.finish[born], self._ends[due])
 
     def commit(self, until: float) -> None:
         """Move to ``until`` <= ``end``. Flows that the plan ends by then have ended when it said."""
         active = self._active
-        done = np.flatnonzero(self._ends <= until)
+        told = self._ends <= until
+        done = self._done[told]
         span = until - self.now
         if span > 0:
             if active.merged and until < self.end:
                 self._cut(done, span)
-            active.left = np.maximum(active.left - active.rate * span, 0.0)
-        self.finish[active.flows[done]] = self._ends[done]
+            active.left -= active.rate * span
+            np.maximum(active.left, 0.0, out=active.left)
+        self.finish[active.flows[done]] = self._ends[told]
         active.drop(done, span)
-        self._ends = np.zeros(len(active.flows))
-        self._ends.fill(np.inf)
-        self._told = np.zeros(len(active.flows), dtype=bool)
+        self._done, self._ends = np.zeros(0, dtype=np.int64), np.zeros(0)
+        self._told = np.zeros(0, dtype=bool)
         self.now = self.end = until
 
     def _admit(self) -> None:
@@ -195,6 +197,7 @@ class Fluid:
             self.passes += passes
             level = levels_of(path, taken, capacity, rate, None)
         self._active = _Active(flows, path, taken, left, capacity, resources, level)
+        self._active.oldest = float(self.release[flows].min(initial=np.inf))
 
     def _merge(self) -> float:
         """How long a step may be [s]; 0 if it must end at the next finish."""
@@ -269,6 +272,7 @@ class _Active:
         self.rate = np.zeros(self.built)
         self.before, self.before_span = self.level, 0.0
         self.merged = False
+        self.oldest = 0.0
         self.exact: LowRank | None = None
         self.gone = np.zeros(0, dtype=np.int64)
 

@@ -138,7 +138,10 @@ class _Dense:
 
     def times(self, height: FloatArray) -> FloatArray:
         """What held flows load on each resource (N,)."""
-        return (self._matrix @ np.append(height, 0.0))[:-1]
+        from scipy.linalg.blas import dgemv
+
+        load: FloatArray = dgemv(1.0, self._matrix, np.append(height, 0.0))
+        return load[:-1]
 
     def solve(self, miss: FloatArray) -> FloatArray:
         """The change of levels (N,) that makes up for ``miss`` (N,), for the resources that hold flows."""

@@ -8,7 +8,6 @@ a new solution would cost the whole matrix; the updates are worked into the inve
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from moesim.levels import refill, settle
 from moesim.rates import FloatArray, IntArray
@@ -40,6 +39,7 @@ class LowRank:
         self.passes = 0
         self._grave = self.nodes + 1
         self._path, self._taken = path.copy(), taken
+        self._diagonal = np.arange(BLOCK)
         self._new = np.zeros(BLOCK, dtype=np.int64)
         self._old = np.zeros(BLOCK, dtype=np.int64)
         self._columns = np.zeros((BLOCK, self.nodes + 2))
@@ -92,12 +92,7 @@ class LowRank:
         """Move flows to the lowest resource of their row until each is there and nothing overflows."""
         for _ in range(MOST_PASSES):
             self.passes += 1
-            try:
-                value = self._solution()
-            except np.linalg.LinAlgError:
-                break
-            if not np.isfinite(value).all():
-                break
+            value = self._solution()
             inside = self._count > 0
             height = np.where(inside, value, np.inf)
             height[self._grave] = 1.0
@@ -106,7 +101,7 @@ class LowRank:
             moving = np.flatnonzero(height.take(self._holder) > rate * (1 + SLACK))
             over = ~inside & (value > self._ceiling)
             if not len(moving) and not over.any():
-                if height.min() <= 0:
+                if not height.min() > 0:  # also when the system was singular
                     break
                 self.rate, self.level = rate, np.append(height[: self.nodes], np.inf)
                 return
@@ -131,7 +126,7 @@ class LowRank:
         lowest = np.minimum(level.take(target), height.take(target))
         for row in self._path:
             mine = level.take(row)
-            sinking = np.isin(row, over) & (mine < lowest)
+            sinking = np.isin(row, over) & (mine < lowest * (1 - SLACK))
             target = np.where(sinking, row, target)
             lowest = np.where(sinking, mine, lowest)
         moving = np.flatnonzero(target != self._holder)
@@ -169,30 +164,36 @@ class LowRank:
         used = self._used
         if not used:
             return self._base
-        columns = self._columns[:used]
-        system, right = self._update()
-        return self._base - np.linalg.solve(system, right) @ columns
+        from scipy.linalg.blas import dgemv
+        from scipy.linalg.lapack import dgesv
 
-    def _update(self) -> tuple[NDArray[np.float64], FloatArray]:
+        columns = self._columns[:used]
+        system = self._update()
+        new, old = self._new[:used], self._old[:used]
+        _, _, share, _ = dgesv(system, self._base[new] - self._base[old], 1, 1)
+        return dgemv(-1.0, columns.T, share, 1.0, self._base)
+
+    def _update(self) -> FloatArray:
+        """The small system (K, K) of the updates so far."""
         used = self._used
         columns = self._columns[:used]
         new, old = self._new[:used], self._old[:used]
         system = (columns.take(new, axis=1) - columns.take(old, axis=1)).T
-        system.flat[:: used + 1] += 1.0
-        return system, self._base[new] - self._base[old]
+        system[self._diagonal[:used], self._diagonal[:used]] += 1.0
+        return system
 
     def _absorb(self) -> None:
         """Work the updates into the inverse."""
         from scipy.linalg.blas import dgemm
+        from scipy.linalg.lapack import dgesv
 
         if not self._used:
             return
         value = self._solution()
         used = self._used
-        system, _ = self._update()
         columns = self._columns[:used]
         change = self._inverse.take(self._new[:used], axis=1) - self._inverse.take(self._old[:used], axis=1)
-        weights = np.linalg.solve(system.T, columns)
+        _, _, weights, _ = dgesv(self._update().T, columns)
         self._inverse = dgemm(-1.0, weights.T, change.T, 1.0, self._inverse.T, overwrite_c=1).T
         self._base = value
         self._used = 0
