@@ -173,11 +173,13 @@ class Paths:
 
     def _crossing(self, source: int) -> tuple[IntArray, IntArray, FloatArray]:
         """Loads of the core links by the flows of one source."""
-        q = self._q
-        hops = self._ahead.distance[source, q.src[self._core] - q.ranks]
-        core = self._core[hops < FAR]
+        q, core = self._q, self._core
+        hops = self._ahead.distance[source]
+        # Only links that lead away from the source can be on its shortest paths.
+        away = hops[q.dst[core] - q.ranks] == hops[q.src[core] - q.ranks] + 1
+        core = core[away]
         tail, head = q.src[core] - q.ranks, q.dst[core] - q.ranks
-        there = self._ahead.distance[source, tail] + 1 + self._behind.distance[:, head]
+        there = hops[tail] + 1 + self._behind.distance[:, head]
         t, i = np.nonzero(there == self.distance[source][:, None])
         share = q.count[core[i]] * self._ahead.ways[source, tail[i]]
         share = share * self._behind.ways[t, head[i]] / self._total[source, t]
