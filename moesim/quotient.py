@@ -57,7 +57,8 @@ def quotient(
     if idle is not None:
         usable &= ~idle
     usable[used] = True
-    keep = np.flatnonzero(usable[topology.link_src] & usable[topology.link_dst])
+    alive = topology.link_capacity > 0
+    keep = np.flatnonzero(alive & usable[topology.link_src] & usable[topology.link_dst])
     src, dst = topology.link_src[keep], topology.link_dst[keep]
     label = _labels(topology, keep, access)
     colour = _initial(topology, used)

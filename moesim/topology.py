@@ -196,17 +196,7 @@ class Topology:
             said.append(words)
         if problems:
             raise InputError(problems)
-        keep = capacity > 0
-        return replace(
-            self,
-            link_src=self.link_src[keep],
-            link_dst=self.link_dst[keep],
-            link_capacity=capacity[keep],
-            link_latency=self.link_latency[keep],
-            link_kind=self.link_kind[keep],
-            efficiency={access: share[keep] for access, share in self.efficiency.items()},
-            faults=(*self.faults, *said),
-        )
+        return replace(self, link_capacity=capacity, faults=(*self.faults, *said))
 
     def _fault(
         self, fault: Mapping[str, object], devices: IntArray | None
@@ -268,7 +258,7 @@ class Topology:
                 package=int(self.package[v]),
                 plane=int(self.plane[v]),
             )
-        for i in range(len(self.link_src)):
+        for i in np.flatnonzero(self.link_capacity > 0):
             a, b = self.vertices[self.link_src[i]], self.vertices[self.link_dst[i]]
             capacity, latency = float(self.link_capacity[i]), float(self.link_latency[i])
             if graph.has_edge(a, b):

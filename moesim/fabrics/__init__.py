@@ -20,11 +20,16 @@ FABRICS: Registry[Callable[[Reader], Wiring]] = Registry("fabric", "moesim.fabri
 """Family name -> function that reads the mapping ``fabric`` of a topology file and lays the pod out."""
 
 
+_Place = tuple[Document, Loc]
+_Settings = dict[str, tuple[Any, Mark | None]]
+"""Parameter -> its value and the place of its name, if it stands in a file."""
+
+
 def load(
     spec: str | Path | Mapping[str, Any],
     overrides: Mapping[str, Any] | None = None,
     base: Path | None = None,
-    within: tuple[Document, Loc] | None = None,
+    within: _Place | None = None,
 ) -> Topology:
     """The pod that ``spec`` asks for: a shipped name, a path, or a mapping.
 
@@ -35,11 +40,16 @@ def load(
 
     >>> load("gb200-nvl72").name, len(load({"name": "h100-ib", "hosts": 2}).devices)
     ('gb200-nvl72', 16)
-
     """
+    settings: _Settings = {name: (value, None) for name, value in (overrides or {}).items()}
+    return _load(spec, settings, base, within)
+
+
+def _load(
+    spec: str | Path | Mapping[str, Any], settings: _Settings, base: Path | None, within: _Place | None
+) -> Topology:
     from moesim.fabrics._pod import build
 
-    settings = dict(overrides or {})
     if isinstance(spec, (str, Path)):
         file = resources.find("topology", str(spec), base)
         return build(*_adjusted(yamlio.load(file), settings), path=str(file))
@@ -48,11 +58,15 @@ def load(
     if "name" not in spec:
         problem = Problem("a topology mapping needs `fabric` or `name`", legal="{name: h100-ib, hosts: 8}")
         raise InputError(problem if within is None else within[0].place(problem, within[1]))
-    settings = {key: value for key, value in spec.items() if key != "name"} | settings
-    return load(str(spec["name"]), settings, base)
+    given = {
+        key: (value, None if within is None else within[0].mark((*within[1], key), "key"))
+        for key, value in spec.items()
+        if key != "name"
+    }
+    return _load(str(spec["name"]), given | settings, base, within)
 
 
-def _inline(spec: Mapping[str, Any], within: tuple[Document, Loc] | None) -> Document:
+def _inline(spec: Mapping[str, Any], within: _Place | None) -> Document:
     """``spec`` as a document of its own, with the marks of the one it stands in."""
     if within is None:
         return Document(dict(spec), "<inline topology>", {}, {})
@@ -64,7 +78,7 @@ def _inline(spec: Mapping[str, Any], within: tuple[Document, Loc] | None) -> Doc
     return Document(dict(spec), document.path, inner(document.keys), inner(document.values))
 
 
-def _adjusted(document: Document, settings: Mapping[str, Any]) -> tuple[Document, dict[str, Any]]:
+def _adjusted(document: Document, settings: _Settings) -> tuple[Document, dict[str, Any]]:
     """The document with its declared parameters set, and all of them with the value in force."""
     declared = document.data.get("parameters") or {}
     problems: list[Problem] = []
@@ -77,12 +91,13 @@ def _adjusted(document: Document, settings: Mapping[str, Any]) -> tuple[Document
         except (KeyError, TypeError, IndexError):
             message = f"the parameter {name!r} sets {place!r}, which is not in the file"
             problems.append(document.problem(("parameters", name), message, "a key such as fabric.hosts"))
-    for name, value in settings.items():
+    for name, (value, mark) in settings.items():
         if name not in places:
+            message = f"unknown parameter {name!r} of {document.path}"
             legal = nearest(name, sorted(places)) if places else "this pod has no parameters"
-            problems.append(Problem(f"unknown parameter {name!r} of {document.path}", legal=legal))
+            problems.append(mark.problem(message, legal) if mark else Problem(message, legal=legal))
             continue
-        document = document.graft(places[name], _given(name, value, document.get(places[name])))
+        document = document.graft(places[name], _given(name, value, mark, document.get(places[name])))
     if problems:
         raise InputError(problems)
     values = {name: document.get(loc) for name, loc in places.items()}
@@ -90,10 +105,9 @@ def _adjusted(document: Document, settings: Mapping[str, Any]) -> tuple[Document
     return document, plain
 
 
-def _given(name: str, value: Any, old: Any) -> Document:
+def _given(name: str, value: Any, mark: Mark | None, old: Any) -> Document:
     """A parameter's value from outside the file; a number is no longer what the file's source says."""
-    shown = f"{name}: {value}"
-    mark = Mark(Text(f"parameter {name}", (shown,)), 1, len(name) + 3, max(1, len(str(value))))
+    mark = mark or Mark(Text(f"parameter {name}", (f"{name}: {value}",)), 1, 1, len(name))
     number = isinstance(old, (dict, int, float)) or (isinstance(old, str) and old[:1].isdigit())
     plain = number and not isinstance(value, dict)
     data = {"value": value, "source": "user", "grade": "assumed"} if plain else value

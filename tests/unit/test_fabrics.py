@@ -250,6 +250,14 @@ def test_an_inline_pod_keeps_the_places_of_its_scenario() -> None:
     assert ("scenario.yaml", 6) in places
 
 
+@pytest.mark.parametrize(("line", "column"), [("hots: 2", 3), ("hosts: none", 3)])
+def test_a_parameter_in_a_scenario_is_shown_there(line: str, column: int) -> None:
+    document = yamlio.loads(f"topology:\n  name: h100-ib\n  {line}\n", "scenario.yaml")
+    with pytest.raises(InputError) as caught:
+        fabrics.load(document.data["topology"], within=(document, ("topology",)))
+    assert [(p.path, p.line, p.column) for p in caught.value.problems] == [("scenario.yaml", 3, column)]
+
+
 def test_a_path_is_relative_to_the_file_that_names_it(tmp_path: Path) -> None:
     write(tmp_path, CROSSBAR)
     assert fabrics.load("pod.yaml", base=tmp_path).path == str(tmp_path / "pod.yaml")
