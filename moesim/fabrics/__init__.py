@@ -83,7 +83,11 @@ def _adjusted(document: Document, settings: _Settings) -> tuple[Document, dict[s
     declared = document.data.get("parameters") or {}
     problems: list[Problem] = []
     places: dict[str, Loc] = {}
-    for name, place in declared.items() if isinstance(declared, dict) else ():
+    if not isinstance(declared, dict):
+        raise InputError(
+            document.problem(("parameters",), "parameters are no mapping", "{hosts: fabric.hosts}")
+        )
+    for name, place in declared.items():
         loc = tuple(str(place).split("."))
         try:
             document.get(loc)

@@ -135,6 +135,7 @@ def test_a_written_out_graph(tmp_path: Path) -> None:
             "did you mean 'example'",
         ),
         ("fabric:", "fabirc:", "8:1", "did you mean 'fabric'"),
+        ("device:", "parameters: [n]\ndevice:", "2:13", "parameters are no mapping"),
         ("device:", "properties: [multicasts]\ndevice:", "2:13", "atomic-512B, multicast"),
     ],
 )
