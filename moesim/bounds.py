@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from moesim.contention import Demand, Resources, demand
-from moesim.plan import FloatArray, IntArray, Local, Plan, Transfer
+from moesim.plan import FloatArray, FlowSet, IntArray, Local, Plan, Transfer, When
 from moesim.timing import Span, Timing, ready, streamed
 
 
@@ -48,41 +48,56 @@ def transfer_span(phase: Transfer, taken: Demand, resources: Resources, start: F
         return Span(start, start, start, idle, np.zeros(ranks))
     seconds = taken.amount / capacity[taken.index]
     begun = start[flows.src] + flows.release
-    alone = np.zeros(len(flows))
-    np.maximum.at(alone, taken.flow, seconds)
-    arrival = begun + alone + taken.latency
-    out = _busiest(flows.src[taken.flow], taken.index, seconds, ranks, len(capacity))
-    inward = _busiest(flows.dst[taken.flow], taken.index, seconds, ranks, len(capacity))
+    arrival = begun + np.maximum.reduceat(seconds, taken.indptr[:-1]) + taken.latency
+    on_fabric = np.flatnonzero(taken.index < resources.fabric)
+    flow, index, part = taken.flow[on_fabric], taken.index[on_fabric], seconds[on_fabric]
+    wire = _busiest(flows.src[flow], index, part, ranks, resources.fabric)
+    inward = _busiest(flows.dst[flow], index, part, ranks, resources.fabric)
+    out = np.maximum(wire, _busiest_core(taken.index, seconds, resources))
     end = start + out + _least(flows.src, flows.release, ranks) + _least(flows.src, taken.latency, ranks)
     np.maximum.at(end, flows.src, arrival)
     arrived = _least(flows.dst, begun, ranks) + inward + _least(flows.dst, taken.latency, ranks)
     np.maximum.at(arrived, flows.dst, arrival)
     arrived = np.maximum(arrived, start)
+    return Span(start, end, arrived, last_sender(flows, arrival, ranks), wire + _farthest(flows, taken, ranks))
+
+
+def last_sender(flows: FlowSet, arrival: FloatArray, ranks: int) -> IntArray:
+    """(R,) which rank sent the flow that arrives last at each rank, -1 where none does."""
     last = np.full(ranks, -1, dtype=np.int64)
-    order = np.argsort(arrival, kind="stable")
-    last[flows.dst[order]] = flows.src[order]
-    return Span(start, end, arrived, last, own_wire(phase, taken, resources))
+    latest = np.full(ranks, -np.inf)
+    np.maximum.at(latest, flows.dst, arrival)
+    at = np.flatnonzero(arrival == latest[flows.dst])
+    last[flows.dst[at]] = flows.src[at]
+    return last
 
 
-def own_wire(phase: Transfer, taken: Demand, resources: Resources) -> FloatArray:
+def own_wire(flows: FlowSet, taken: Demand, resources: Resources) -> FloatArray:
     """(R,) [s] the least time that each rank's own flows need on the fabric, its cores left out, latency included."""
-    on_fabric = taken.index < resources.fabric
-    flow = taken.flow[on_fabric]
-    seconds = (taken.amount / resources.capacity[taken.index])[on_fabric]
-    ranks = resources.routes.ranks
-    wire = _busiest(phase.flows.src[flow], taken.index[on_fabric], seconds, ranks, resources.fabric)
+    on_fabric = np.flatnonzero(taken.index < resources.fabric)
+    index, ranks = taken.index[on_fabric], resources.routes.ranks
+    seconds = taken.amount[on_fabric] / resources.capacity[index]
+    wire = _busiest(flows.src[taken.flow[on_fabric]], index, seconds, ranks, resources.fabric)
+    return wire + _farthest(flows, taken, ranks)
+
+
+def _farthest(flows: FlowSet, taken: Demand, ranks: int) -> FloatArray:
+    """(R,) [s] largest latency of each rank's own flows."""
     farthest = np.zeros(ranks)
-    np.maximum.at(farthest, phase.flows.src, taken.latency)
-    return wire + farthest
+    np.maximum.at(farthest, flows.src, taken.latency)
+    return farthest
 
 
 def _busiest(rank: IntArray, index: IntArray, seconds: FloatArray, ranks: int, n: int) -> FloatArray:
-    """(R,) [s] of the resource that each rank loads longest."""
-    key, where = np.unique(rank * n + index, return_inverse=True)
-    total = np.bincount(where, weights=seconds, minlength=len(key))
-    busiest = np.zeros(ranks)
-    np.maximum.at(busiest, key // n, total)
-    return busiest
+    """(R,) [s] of the fabric resource that each rank loads longest."""
+    total = np.bincount(rank * n + index, weights=seconds, minlength=ranks * n)
+    return total.reshape(ranks, n).max(axis=1, initial=0.0)
+
+
+def _busiest_core(index: IntArray, seconds: FloatArray, resources: Resources) -> FloatArray:
+    """(R,) [s] of the busiest send core of each rank."""
+    total = np.bincount(index, weights=seconds, minlength=len(resources.capacity))[resources.fabric :]
+    return total.reshape(-1, resources.cores).max(axis=1, initial=0.0)
 
 
 def _least(rank: IntArray, values: FloatArray, ranks: int) -> FloatArray:
@@ -97,8 +112,9 @@ def stages(timing: Timing, resources: Resources) -> tuple[dict[str, FloatArray],
 
     Dispatch and layer begin together on all ranks, so they follow from the longest path; the layer also from each
     resource's whole load over its capacity. Expert and combine begin at a moment that differs from rank to rank and
-    that no closed form knows: a rank that begins late may find everything there. So for a rank only its own local
-    work counts, and for the largest over ranks also what the last rank to begin must still send to another.
+    that no closed form knows: a rank that begins late may find everything there. So for a rank only its own work
+    counts, and for the largest over ranks also what the last rank to begin must still send to another. The four
+    are bounds each for itself and do not add up.
     """
     plan = timing.plan
     ranked = {"dispatch": timing.end("dispatch"), "layer": timing.end("combine")}
@@ -113,22 +129,25 @@ def stages(timing: Timing, resources: Resources) -> tuple[dict[str, FloatArray],
 
 
 def _within(timing: Timing, first: str, last: str) -> tuple[FloatArray, float]:
-    """From the end of ``first`` to that of ``last``: own local work (R,) [s], and the path at its least rank [s]."""
-    ranks = timing.plan.ranks
-    own: dict[str, FloatArray] = {first: np.zeros(ranks)}
+    """From the end of ``first`` to that of ``last``: own work of each rank (R,) [s], and the path at its least rank [s].
+
+    Own work is local phases and sending; what others send may be there already.
+    """
+    begun: dict[str, FloatArray] = {}
+    own: dict[str, FloatArray] = {first: np.zeros(timing.plan.ranks)}
     least: dict[str, float] = {first: 0.0}
     for phase in timing.plan.phases:
-        known = [dep.phase for dep in phase.after if dep.phase in own]
+        known = [dep for dep in phase.after if dep.phase in own]
         if not known or phase.name == first:
             continue
-        start = np.maximum.reduce([own[name] for name in known])
-        soonest = max(least[name] for name in known)
+        foreign = (When.INBOUND, When.STREAM)
+        start = np.maximum.reduce([(begun if dep.when in foreign else own)[dep.phase] for dep in known])
         if isinstance(phase, Transfer):
             span = timing.spans[phase.name]
-            own[phase.name] = start
-            least[phase.name] = soonest + float((span.end - span.start).min(initial=np.inf))
+            part = span.end - span.start
         else:
             part = phase.duration / phase.chunks if streamed(phase.after) else phase.duration
-            own[phase.name] = start + part
-            least[phase.name] = soonest + float(part.min(initial=np.inf))
+        begun[phase.name] = start
+        own[phase.name] = start + part
+        least[phase.name] = max(least[dep.phase] for dep in known) + float(part.min(initial=np.inf))
     return own[last], least[last]

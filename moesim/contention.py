@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -26,7 +27,7 @@ class Resources:
         """How many resources belong to the fabric."""
         return len(self.routes.capacity)
 
-    @property
+    @cached_property
     def capacity(self) -> FloatArray:
         """(N,) capacities: B/s of a link, s/s of an engine or a core."""
         cores = np.ones(self.routes.ranks * self.cores)
@@ -64,12 +65,12 @@ class Demand:
     size: FloatArray
     latency: FloatArray
 
-    @property
+    @cached_property
     def flow(self) -> IntArray:
         """(nnz,) the flow of each entry."""
         return np.repeat(np.arange(len(self.size)), np.diff(self.indptr))
 
-    @property
+    @cached_property
     def amount(self) -> FloatArray:
         """(nnz,) units of the resource that the whole flow takes."""
         return self.weight * self.size[self.flow]

@@ -83,7 +83,7 @@ class _Flows:
         self.outbound = np.bincount(phase.flows.src, minlength=ranks)
         self.inbound = np.bincount(phase.flows.dst, minlength=ranks)
         self.last = np.full(ranks, -1, dtype=np.int64)
-        self.wire = bounds.own_wire(phase, self.demand, resources)
+        self.wire = bounds.own_wire(phase.flows, self.demand, resources)
         self.pending: list[int] = []
 
 
