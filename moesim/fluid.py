@@ -206,12 +206,11 @@ class Fluid:
             return 0.0
         return self.tolerance * float(self._scale[active.flows].min())
 
-    def _share(self, limit: FloatArray) -> None:
+    def _share(self, limit: FloatArray | None, accuracy: float = 1e-9) -> None:
         """Max-min rates over a step in which no flow can be faster than ``limit`` (A,)."""
         active = self._active
-        active.rate, active.level, passes = settle(
-            active.path, active.taken, active.capacity, active.level, limit
-        )
+        found = settle(active.path, active.taken, active.capacity, active.level, limit, accuracy)
+        active.rate, active.level, active.own, passes = found
         self.solves += 1
         self.passes += passes
 
@@ -219,21 +218,18 @@ class Fluid:
         """Exact rates now."""
         active = self._active
         if len(active.capacity) > LARGEST:
-            active.rate, active.level, passes = settle(
-                active.path, active.taken, active.capacity, active.level, accuracy=1e-12
-            )
+            self._share(None, accuracy=1e-12)
+            return
+        if active.exact is None:
+            active.exact = LowRank(active.path, active.taken, active.capacity, active.level)
+            self.passes += active.exact.passes
         else:
-            if active.exact is None:
-                active.exact = LowRank(active.path, active.taken, active.capacity, active.level)
-                passes = active.exact.passes
-            else:
-                passes = -active.exact.passes
-                active.exact.remove(active.gone)
-                passes += active.exact.passes
-            active.gone = np.zeros(0, dtype=np.int64)
-            active.rate, active.level = active.exact.rate, active.exact.level
+            before = active.exact.passes
+            active.exact.remove(active.gone)
+            self.passes += active.exact.passes - before
+        active.gone = np.zeros(0, dtype=np.int64)
+        active.rate, active.level = active.exact.rate, active.exact.level
         self.solves += 1
-        self.passes += passes
 
     def _cut(self, done: IntArray, span: float) -> None:
         """A merged step ends after ``span``: share it again among the flows that have not ended in it."""
@@ -245,9 +241,10 @@ class Fluid:
         room = np.maximum(active.capacity - load / span, 1e-9 * active.capacity)
         path, taken, limit = active.path[:, others], active.taken[:, others], active.left[others] / span
         active.rate[done] = active.left[done] / span
-        active.rate[others], active.level, passes = settle(path, taken, room, active.level, limit)
+        found = settle(path, taken, room, active.level, limit)
+        active.rate[others], active.level = found.rate, found.level
         self.solves += 1
-        self.passes += passes
+        self.passes += found.passes
 
 
 @dataclass(eq=False)
@@ -270,6 +267,7 @@ class _Active:
     def __post_init__(self) -> None:
         self.built = self.alive = len(self.flows)
         self.rate = np.zeros(self.built)
+        self.own = np.zeros(len(self.resources))
         self.before, self.before_span = self.level, 0.0
         self.merged = False
         self.oldest = 0.0
@@ -292,7 +290,8 @@ class _Active:
     def drop(self, done: IntArray, span: float) -> None:
         """``done`` have ended, in a step of ``span`` seconds."""
         if span > 0:
-            self.before, self.before_span = self.level, span
+            self.own = np.zeros(len(self.resources))
+        self.before, self.before_span = self.level, span
         self.alive -= len(done)
         if self.exact is not None:
             self.left[done] = np.inf
@@ -313,34 +312,29 @@ def place(active: _Active, done: IntArray, span: float) -> FloatArray:
     """
     weight = active.before_span / (active.before_span + span)
     with np.errstate(invalid="ignore"):
-        start = np.where(
-            np.isinf(active.level), active.before, active.level * weight + active.before * (1 - weight)
-        )
-    start = np.where(np.isinf(active.before), active.level, start)
-    heights = start.take(active.path)
-    slot = heights.argmin(axis=0)
-    flow = np.arange(len(slot))
-    holder, taken = active.path[slot, flow], active.taken[slot, flow]
-    nodes = len(active.capacity)
-    stays = taken.copy()
-    stays[done] = 0.0
-    staying = np.bincount(holder, stays, nodes)
-    first = np.where(np.isinf(heights.min(axis=0)), 0.0, heights.min(axis=0))
-    flows = np.where(
-        staying > 0,
-        np.bincount(holder, taken * active.rate, nodes),
-        np.bincount(holder, taken * first, nodes),
+        start = active.level * weight + active.before * (1 - weight)
+    start = np.where(
+        np.isinf(active.level), active.before, np.where(np.isinf(active.before), active.level, start)
     )
-    order = np.lexsort((active.left[done], holder[done]))
+    path = active.path[:, done]
+    heights = start.take(path)
+    slot, flow = heights.argmin(axis=0), np.arange(len(done))
+    holder, taken = path[slot, flow], active.taken[:, done][slot, flow]
+    nodes = len(active.capacity)
+    staying = np.append(active.own, 0.0)
+    first = np.where(np.isinf(start[holder]), 0.0, start[holder])
+    shared = staying * np.where(staying > 0, active.level, 0.0)
+    shared += np.bincount(holder, taken * np.where(staying[holder] > 0, active.rate[done], first), nodes)
+    order = np.lexsort((active.left[done], holder))
     at = done[order]
-    left, place_of, own = active.left[at], holder[at], taken[at]
+    left, place_of, own = active.left[at], holder[order], taken[order]
     begin = np.append(True, place_of[1:] != place_of[:-1])
     segment = np.cumsum(begin) - 1
     more = np.where(begin, left, left - np.append(0.0, left[:-1]))
     behind = np.cumsum(own) - own
     ahead = np.bincount(segment, own)[segment] - (behind - behind[begin][segment]) + staying[place_of]
     with np.errstate(divide="ignore", invalid="ignore"):
-        wait = np.where(more > 0, more * ahead / flows[place_of], 0.0)
+        wait = np.where(more > 0, more * ahead / shared[place_of], 0.0)
     total = np.cumsum(np.minimum(wait, span))
     total -= (total - np.minimum(wait, span))[begin][segment]
     ends = np.empty(len(done))

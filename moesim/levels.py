@@ -9,6 +9,8 @@ stop, progressive filling answers.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from moesim.rates import FloatArray, IntArray, fill
@@ -20,6 +22,16 @@ DENSE = 1200
 ROUNDING = 1e-14
 
 
+class Settled(NamedTuple):
+    """``rate`` (F,); ``level`` (N+1,), ``inf`` where a resource holds no flow; ``own`` (N,): the weight of the flows
+    that each resource holds, those at their limit aside; ``passes``."""
+
+    rate: FloatArray
+    level: FloatArray
+    own: FloatArray
+    passes: int
+
+
 def settle(
     path: IntArray,
     taken: FloatArray,
@@ -27,12 +39,11 @@ def settle(
     level: FloatArray,
     limit: FloatArray | None = None,
     accuracy: float = 1e-9,
-) -> tuple[FloatArray, FloatArray, int]:
-    """Max-min rates (F,), levels (N+1,) and the passes that they took, from the guess ``level`` (N+1,).
+) -> Settled:
+    """The max-min allocation, from the guess ``level`` (N+1,) of the levels.
 
     ``path``, ``taken`` (H, F) and ``capacity`` (N+1,) as in `moesim.rates.fill`; ``limit`` (F,) bounds the rates.
-    The level of a resource that holds no flow is ``inf``. ``accuracy``: how well capacities are met, relative to
-    the part of a resource that the flows it holds take.
+    ``accuracy``: how well capacities are met, relative to the part of a resource that the flows it holds take.
     """
     nodes = len(capacity) - 1
     for passes in range(1, MOST_PASSES + 1):
@@ -43,36 +54,42 @@ def settle(
         rows = rank.take(path)
         holder = rows.min(axis=0)
         rate = height.take(holder)
-        outside = np.isinf(rate)
-        if limit is not None:
-            outside |= limit <= rate
+        if limit is None:
+            aside = np.flatnonzero(np.isinf(rate))
+        else:
+            aside = np.flatnonzero(limit <= rate)
             rate = np.minimum(rate, limit)
-        aside = np.flatnonzero(outside)
         holder[aside] = nodes
         system = (_Dense if nodes <= DENSE else _Sparse)(rows, taken, holder, nodes)
         held = system.own > 0
-        height = np.where(held, height[:nodes], np.inf)
-        finite = np.where(held, height, 0.0)
-        spent = rate[aside]
+        finite = np.where(held, height[:nodes], 0.0)
         load = system.times(finite)
+        spent = rate[aside]
+        free = np.isinf(spent)
         if len(aside):
-            part = np.where(np.isinf(spent), 0.0, spent)
-            load += np.bincount(rows[:, aside].ravel(), (taken[:, aside] * part).ravel(), nodes + 1)[:nodes]
+            part = taken[:, aside] * np.where(free, 0.0, spent)
+            load += np.bincount(rows[:, aside].ravel(), part.ravel(), nodes + 1)[:nodes]
         miss = room - load
         crowded = ~held & (miss < -accuracy * room)
-        if np.isinf(spent).any():
-            crowded[np.setdiff1d(rows[:, aside[np.isinf(spent)]], nodes)] = True
+        if free.any():
+            crowded[np.setdiff1d(rows[:, aside[free]], nodes)] = True
             crowded &= ~held
         close = np.abs(miss) <= accuracy * system.own * finite + ROUNDING * room
         if not crowded.any() and (close | ~held).all():
-            return rate, np.append(height[rank[:nodes]], np.inf), passes
+            settled = np.append(np.where(held, finite, np.inf)[rank[:nodes]], np.inf)
+            return Settled(rate, settled, system.own[rank[:nodes]], passes)
         raised = finite + system.solve(np.where(held, miss, 0.0))
         guess = np.where(held, np.where(raised > 0, raised, finite / 2), np.inf)
         if crowded.any():
             refill(guess, np.flatnonzero(crowded), rows, taken, rate, room)
         level = np.append(guess[rank[:nodes]], np.inf)
-    rate, passes = fill(path, taken, capacity, limit)
-    return rate, levels_of(path, taken, capacity, rate, limit), MOST_PASSES + passes
+    rate, more = fill(path, taken, capacity, limit)
+    level = levels_of(path, taken, capacity, rate, limit)
+    heights = level.take(path)
+    slot, flow = heights.argmin(axis=0), np.arange(path.shape[1])
+    mine = np.isfinite(heights.min(axis=0)) if limit is None else rate < limit
+    own = np.bincount(path[slot, flow][mine], taken[slot, flow][mine], nodes + 1)[:nodes]
+    return Settled(rate, level, own, MOST_PASSES + more)
 
 
 def levels_of(

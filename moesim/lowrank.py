@@ -52,10 +52,11 @@ class LowRank:
 
         nodes, alive = self.nodes, np.flatnonzero(self._alive)
         path, taken = self._path[:, alive], self._taken[:, alive]
-        rate, self.level, passes = settle(path, taken, self.capacity, level, accuracy=1e-12)
+        found = settle(path, taken, self.capacity, level, accuracy=1e-12)
+        self.level = found.level
         self.rate = np.ones(len(self._alive))
-        self.rate[alive] = rate
-        self.passes += passes
+        self.rate[alive] = found.rate
+        self.passes += found.passes
         order = np.argsort(self.level[:nodes], kind="stable")
         rank = np.empty(nodes + 1, dtype=np.int64)
         rank[order], rank[nodes] = np.arange(nodes), nodes
