@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from functools import partial
 
 import numpy as np
@@ -10,11 +10,11 @@ import simpy
 
 from moesim import bounds
 from moesim.contention import Demand, Resources, demand
-from moesim.network import Network
+from moesim.network import Batch, Network
 from moesim.plan import After, FloatArray, FlowSet, IntArray, Local, Plan, Transfer, When
 from moesim.timing import Span, Timing, streamed
 
-Steps = Iterator[simpy.Event]
+Steps = Generator[simpy.Event, None, None]
 
 
 def run(
@@ -102,8 +102,10 @@ class _Execution:
     def run(self) -> Timing:
         for phase in self.plan.phases:
             for rank in range(self.plan.ranks):
-                walk = self._transfer if isinstance(phase, Transfer) else self._local
-                self.env.process(walk(phase, rank))
+                steps = (
+                    self._transfer(phase, rank) if isinstance(phase, Transfer) else self._local(phase, rank)
+                )
+                self.env.process(steps)
         for phase in self.plan.phases:
             waiting = self.phases[phase.name].everybody.wait(0)
             if waiting is not None:
@@ -139,6 +141,9 @@ class _Execution:
             event = state.everybody.wait(0) if dep.when is When.ALL else moments[dep.when].wait(rank)
             if event is not None:
                 yield event
+            if dep.when is When.INBOUND and (begun := state.started.wait(rank)) is not None:
+                # Others' flows can be here before the rank has come to the transfer itself.
+                yield begun
 
     def _local(self, phase: Local, rank: int) -> Steps:
         state = self.phases[phase.name]
@@ -189,17 +194,22 @@ class _Execution:
             2 * ranks,
         )
         for group, event in batch.done.items():
-            event.callbacks.append(partial(self._arrived, name, group, src[dst == group - ranks]))
+            towards = np.flatnonzero(dst == group - ranks)
+            event.callbacks.append(partial(self._arrived, name, group, batch, towards, chosen))
 
-    def _arrived(self, name: str, group: int, sources: IntArray, _: simpy.Event) -> None:
-        """All flows of one submission from (or to) one rank have arrived; ``sources`` of those to it."""
+    def _arrived(
+        self, name: str, group: int, batch: Batch, towards: IntArray, chosen: IntArray, _: simpy.Event
+    ) -> None:
+        """All flows of one submission from (or to) one rank have arrived; ``towards`` are those to it."""
         ranks, state, flows = self.plan.ranks, self.phases[name], self.flows[name]
         if group < ranks:
             state.end(group)
             return
-        rank = group - ranks
-        flows.inbound[rank] -= len(sources)
-        flows.last[rank] = sources[-1]
+        rank, mine = group - ranks, chosen[towards]
+        # Whose finish is not yet written down has just come, and NaN is the largest to argmax.
+        arrival = batch.finish[towards] + flows.demand.latency[mine]
+        flows.inbound[rank] -= len(mine)
+        flows.last[rank] = flows.phase.flows.src[mine[arrival.argmax()]]
         if flows.inbound[rank] == 0:
             state.arrived.reach(rank)
 

@@ -85,7 +85,9 @@ def breakdown(timing: Timing) -> dict[str, float]:
         phase = phases[name]
         start = float(timing.spans[name].start[rank])
         if isinstance(phase, Transfer):
-            _add_transfer(spent, phase, timing.spans[name], rank, when)
+            # What streams and has enough to do itself was held up by the start of the transfer only.
+            if when is not When.STREAM:
+                _add_transfer(spent, phase, timing.spans[name], rank, when)
         else:
             source = streamed(phase.after)
             end = float(timing.spans[name].end[rank])

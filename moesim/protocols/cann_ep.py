@@ -43,14 +43,15 @@ class CannEP(Fused):
         to = case.assignment.placement.slot_rank[dealt.slot]
         sent = self.flows(case, dealt, to, payload=row, wire=row)
         send = Transfer("dispatch.send", "send", sent, last(head, after))
-        flags = self._flags(case, (After(send.name),) if serial else last(head, after))
+        sent_all = (After(send.name),) if serial else ()
+        flags = self._flags(case, sent_all or last(head, after))
         arrival = After(send.name, When.INBOUND if serial else When.STREAM)
         moved = case.received * row * ("memory" not in case.off)
         reorder = Local(
             "dispatch.reorder",
             "reorder",
             case.copy_s(moved, moved),
-            (*last(flags, ()), arrival),
+            (*last(flags, sent_all), arrival),
             chunks=max(1, int(case.received.max(initial=0) // c["cores"])),
         )
         return (*head, send, *flags, reorder)
@@ -93,12 +94,13 @@ class CannEP(Fused):
         # Each copy is followed by an atomic add to the flag of its token.
         sent = self.flows(case, dealt, dealt.slot, payload=row, wire=row, writes=2)
         send = Transfer("combine.send", "send", sent, last(head, after))
+        sent_all = (After(send.name),) if serial else ()
         barriers: list[Phase] = []
         if "sync" not in case.off:
             wait = Local("combine.core barriers", "sync", case.each(c["combine_barriers"] * c["barrier"]))
-            barriers = sequence([wait], (After(send.name),))
+            barriers = sequence([wait], sent_all or last(head, after))
         arrival = After(send.name, When.INBOUND if serial else When.STREAM)
-        return (*head, send, *barriers, reduction(case, row, (*last(barriers, (After(send.name),)), arrival)))
+        return (*head, send, *barriers, reduction(case, row, (*last(barriers, sent_all), arrival)))
 
     def buffers(self, case: Case) -> dict[str, float]:
         return static_windows(self, case, self.params.window)
