@@ -47,9 +47,11 @@ def cann_a2_fullmesh(ranks: int, tokens: int, k: int, local: int, hidden: int) -
     return 2.0 * (tokens * ranks * min(local, k) * hidden * 2 + 2 * 2**20)
 
 
-def on_demand(received: float, dispatch_row: float, combine_row: float, ranks: int, local: int) -> dict[str, float]:
-    """Buffers placed on demand: the rows that really come, and a 32 B count record for each (rank, local expert)."""
-    return {"dispatch": received * dispatch_row, "combine": received * combine_row, "metadata": 32.0 * ranks * local}
+def on_demand(dispatch: float, combine: float, ranks: int, local: int) -> dict[str, float]:
+    """Buffers placed on demand: the bytes that really come in the two operations, and a 32 B count record for each
+    (rank, local expert).
+    """
+    return {"dispatch": dispatch, "combine": combine, "metadata": 32.0 * ranks * local}
 
 
 def deepep_low_latency(tokens: int, hidden: int, experts: int) -> dict[str, float]:

@@ -38,23 +38,25 @@ class Calibration:
         return replace(self, values={**self.values, name: value})
 
 
-def load(pod: str, kind: str, constants: Mapping[str, str]) -> Calibration:
+def load(
+    pod: str, kind: str, constants: Mapping[str, str], legal: Mapping[str, str] | None = None
+) -> Calibration:
     """The calibration of ``kind`` on ``pod``, or the default one where there is none.
 
     ``constants`` maps the names that the protocol or balancer needs to their dimension; the file must hold exactly
-    those. Raises :class:`InputError` with the place of what is missing, unknown or of the wrong unit.
+    those, and may hold what is ``legal`` besides (what an heir states itself). Raises :class:`InputError` with the place of what is missing, unknown or of the wrong unit.
     """
     known = resources.names("calibration")
     chosen = pod if f"{pod}/{kind}" in known else FALLBACK
     document = yamlio.load(resources.find("calibration", f"{chosen}/{kind}"))
-    _closed(document, constants)
+    _closed(document, constants if legal is None else legal)
     own = document.data["constants"]
     values: dict[str, float] = {}
     cited: list[Cited] = []
     parent = document.data.get("inherits")
     if parent is not None:
         # Constants that two protocols share stand in one file only.
-        rest = load(pod, parent, {name: kind for name, kind in constants.items() if name not in own})
+        rest = load(pod, parent, {name: kind for name, kind in constants.items() if name not in own}, constants)
         values, cited = dict(rest.values), list(rest.cited)
     problems: list[Problem] = []
     for name, dimension in constants.items():

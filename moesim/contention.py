@@ -101,7 +101,7 @@ def demand(flows: FlowSet, resources: Resources) -> Demand:
     weight = np.empty(indptr[-1])
     to = np.arange(row[-1]) + np.repeat(indptr[:-1] - row[:-1], length)
     index[to], weight[to] = source, share
-    wire = np.maximum(flows.wire, np.finfo(float).tiny)
+    wire = np.where(flows.wire > 0, flows.wire, np.inf)  # what carries nothing takes nothing
     at = (indptr[:-1] + length)[has_core]
     index[at] = resources.fabric + flows.src[has_core] * resources.cores + flows.core[has_core]
     weight[at] = (flows.core_s / wire)[has_core]
@@ -109,6 +109,7 @@ def demand(flows: FlowSet, resources: Resources) -> Demand:
     index[at] = nic[has_nic]
     cost = flows.messages * routes.message_cost[flows.src, flows.dst]
     weight[at] = (cost / wire)[has_nic]
-    size = np.bincount(flows.src, weights=flows.wire, minlength=routes.ranks)[flows.src] * (flows.wire > 0)
+    sent = np.bincount(flows.src, weights=flows.wire, minlength=routes.ranks)[flows.src]
+    size = np.where(flows.wire > 0, sent, 0.0)
     weight *= np.repeat(flows.wire / np.where(size > 0, size, 1.0), total)
     return Demand(indptr, index, weight, size, routes.latency[flows.src, flows.dst])

@@ -31,7 +31,7 @@ class Record:
     sizes: list[dict[str, float]] = field(default_factory=list)
     before: list[dict[str, float]] = field(default_factory=list)
     after: list[dict[str, float]] = field(default_factory=list)
-    bandwidth: list[tuple[float, float, float]] = field(default_factory=list)
+    bandwidth: list[tuple[float, float, float, float]] = field(default_factory=list)
     phases: list[dict[str, object]] = field(default_factory=list)
     buffers: dict[str, float] = field(default_factory=dict)
     memory: dict[str, float] = field(default_factory=dict)
@@ -64,7 +64,9 @@ class Record:
         self.sizes.append(_traffic(self.strategy, case))
         self.before.append(_imbalance(home))
         self.after.append(_imbalance(case.traffic))
-        self.bandwidth.append(_bytes_moved(self.strategy, case, plan) + (float(times["dispatch"].max(initial=0.0)),))
+        self.bandwidth.append(
+            (*_bytes_moved(self.strategy, case, plan), float(times["dispatch"].max(initial=0.0)))
+        )
         self.phases.extend(_phase_rows(where, plan, ran))
         self.solves += ran.solves
         self.warnings.update(dict.fromkeys(self.strategy.protocol.warnings(case)))
@@ -124,7 +126,7 @@ def _imbalance(counted: Traffic) -> dict[str, float]:
 
 def _traffic(one: Strategy, case: Case) -> dict[str, float]:
     """Payload bytes of dispatch and combine by tier, over all ranks."""
-    rows = one.protocol.rows(case)
+    rows = one.protocol.rows(case).astype(np.float64)
     each = one.protocol.dispatch_row(case.model) + one.protocol.combine_row(case.model)
     return traffic.by_tier(rows * each, case.routes.tier)
 

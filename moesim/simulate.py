@@ -13,7 +13,7 @@ from moesim import __version__, bounds, execution, resources, strategy, traffic
 from moesim.build import Built, build
 from moesim.contention import Resources
 from moesim.placement import Assignment, Placement
-from moesim.plan import FloatArray, FlowSet, IntArray
+from moesim.plan import FloatArray, FlowSet, IntArray, Local, Transfer
 from moesim.protocols import Case
 from moesim.record import Record
 from moesim.result import Result, sources_of
@@ -178,14 +178,23 @@ def _idle_inputs(built: Built, pod: _Pod, chosen: list[Strategy]) -> Iterator[st
     _, _, batch = next(_batches(built, pod))
     off = frozenset(scenario.switch_off)
     for term in scenario.switch_off:
-        ends = [[_layer_time(built, pod, one, batch, terms) for one in chosen] for terms in (off, off - {term})]
-        if ends[0] == ends[1]:
+        with_and_without = (
+            [_costs(built, pod, one, batch, terms) for one in chosen] for terms in (off, off - {term})
+        )
+        if all(np.array_equal(one, other) for one, other in zip(*with_and_without, strict=True)):
             yield f"switch_off: {term} has no effect on these strategies"
 
 
-def _layer_time(built: Built, pod: _Pod, one: Strategy, batch: _Batch, off: frozenset[str]) -> float:
-    plan = strategy.plan(one, _case(built, pod, one, batch, off), _dtype(built))
-    return float(bounds.run(plan, pod.resources(one)).end("combine").max(initial=0.0))
+def _costs(built: Built, pod: _Pod, one: Strategy, batch: _Batch, off: frozenset[str]) -> FloatArray:
+    """Everything that a cost term can change in a strategy: when its stages end, what its phases take, its buffers."""
+    case = _case(built, pod, one, batch, off)
+    plan = strategy.plan(one, case, _dtype(built))
+    closed = bounds.run(plan, pod.resources(one))
+    ends = [closed.end(stage) for stage in plan.ends]
+    local = [phase.duration for phase in plan.phases if isinstance(phase, Local)]
+    cores = [phase.flows.core_s.sum(keepdims=True) for phase in plan.phases if isinstance(phase, Transfer)]
+    sizes = np.array(list(strategy.buffers(one, case, _dtype(built)).values()))
+    return np.concatenate([*ends, *local, *cores, sizes])
 
 
 def _hashes(built: Built, chosen: list[Strategy]) -> dict[str, str]:

@@ -72,9 +72,21 @@ class Case:
         return self.traffic.load.astype(np.float64)
 
     @cached_property
+    def sent(self) -> FloatArray:
+        """(R,) entries that each rank sends in dispatch and gets back in combine, its own included."""
+        sent: FloatArray = self.traffic.entries.sum(axis=1).astype(np.float64)
+        return sent
+
+    @cached_property
+    def tokens(self) -> FloatArray:
+        """(R,) tokens of each rank."""
+        return self.traffic.tokens.astype(np.float64)
+
+    @cached_property
     def farthest(self) -> FloatArray:
         """(R,) [s] latency to the farthest rank."""
-        return self.routes.latency.max(axis=1)
+        farthest: FloatArray = self.routes.latency.max(axis=1)
+        return farthest
 
     def each(self, seconds: float) -> FloatArray:
         """(R,) the same time on every rank."""
@@ -107,7 +119,7 @@ class Protocol(ABC):
     bandwidth_name: ClassVar[str]
     Params: ClassVar[type[Params]] = Params
 
-    def __init__(self, params: Params) -> None:
+    def __init__(self, params: BaseModel) -> None:
         self.params = params
 
     def needs(self) -> frozenset[str]:
@@ -213,11 +225,13 @@ def flows(
     away = dealt.rank != to
     core = dealt.core[away] if bound_to_cores else np.zeros(int(away.sum()), dtype=np.int64)
     key, where = np.unique((dealt.rank[away] * cores + core) * ranks + to[away], return_inverse=True)
-    copies = np.bincount(where, weights=dealt.copies[away], minlength=len(key))
+    copies: FloatArray = np.bincount(where, weights=dealt.copies[away], minlength=len(key)).astype(np.float64)
     src, dst = key // (ranks * cores), key % ranks
-    sizes = {"payload": copies * payload, "wire": copies * wire, "messages": copies}
-    if not bound_to_cores:
-        return FlowSet.of(src, dst, **sizes)
-    window = 2.0 * case.routes.latency[src, dst] / in_flight
-    each = np.maximum(issue + wire / case.calibration["core_rate"], window)
-    return FlowSet.of(src, dst, **sizes, core=key // ranks % cores, core_s=copies * each)
+    core, core_s = None, None
+    if bound_to_cores:
+        window = 2.0 * case.routes.latency[src, dst] / in_flight
+        core = key // ranks % cores
+        core_s = copies * np.maximum(issue + wire / case.calibration["core_rate"], window)
+    return FlowSet.of(
+        src, dst, copies * payload, wire=copies * wire, messages=copies, core=core, core_s=core_s
+    )

@@ -108,8 +108,8 @@ class DeepEPLowLatency(Protocol):
         send, head = self._send(case, "combine", row, after)
         flags = self._flags(case, "combine", last(head, after))
         kept = "memory" not in case.off
-        read = case.traffic.entries.sum(axis=1) * row * kept
-        written = case.traffic.tokens * case.model.hidden * 2.0 * kept
+        read = case.sent * row * kept
+        written = case.tokens * case.model.hidden * 2.0 * kept
         streaming = "serialisation" in case.off
         reduce = Local(
             "combine.reduce",
@@ -123,5 +123,6 @@ class DeepEPLowLatency(Protocol):
     def buffers(self, case: Case) -> dict[str, float]:
         if "memory" in case.off:
             rows = self.dispatch_row(case.model), self.combine_row(case.model)
-            return buffers.on_demand(float(case.received.max(initial=0)), *rows, case.ranks, case.local)
+            dispatch, combine = case.received.max() * rows[0], case.sent.max() * rows[1]
+            return buffers.on_demand(dispatch, combine, case.ranks, case.local)
         return buffers.deepep_low_latency(case.capacity, case.model.dispatch_width, case.slots)

@@ -85,8 +85,8 @@ def reduction(case: Case, row: float, after: tuple[After, ...], reset: bool = Fa
     ``reset``: the window is rewritten with sentinels behind the read.
     """
     kept = "memory" not in case.off
-    entries = case.traffic.entries.sum(axis=1) * row * kept
-    written = case.traffic.tokens * case.model.hidden * 2.0 * kept + entries * reset
+    entries = case.sent * row * kept
+    written = case.tokens * case.model.hidden * 2.0 * kept + entries * reset
     chunks = max(1, int(case.traffic.tokens.max(initial=0) // case.calibration["cores"]))
     return Local("combine.reduce", "reduce", case.copy_s(entries, written), after, chunks=chunks)
 
@@ -96,7 +96,7 @@ def static_windows(protocol: Fused, case: Case, window: str) -> dict[str, float]
     k, model = case.model.top_k, case.model
     rows = protocol.dispatch_row(model), protocol.combine_row(model)
     if "memory" in case.off:
-        return buffers.on_demand(float(case.received.max(initial=0)), *rows, case.ranks, case.local)
+        return buffers.on_demand(case.received.max() * rows[0], case.sent.max() * rows[1], case.ranks, case.local)
     records = {"metadata": 32.0 * case.slots}
     if window == "cm384":
         return buffers.cloudmatrix(case.ranks, case.capacity, k, case.local, *rows) | records

@@ -7,6 +7,7 @@ copy an entry. Padded: every pair carries the same number of rows, used or not, 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -62,10 +63,21 @@ class NcclAllToAll(Protocol):
         return model.row_bytes(self.params.combine)
 
     def rows(self, case: Case) -> IntArray:
-        """Entries; padded, the same number of rows for every pair, own rank included."""
+        """Entries; padded, those of each pair that fit."""
+        if self.params.sizes == "exact":
+            return case.traffic.entries_to
+        return np.minimum(case.traffic.entries_to, self._padded(case))
+
+    def _carried(self, case: Case) -> IntArray:
+        """(R, R) rows on the wire: padded, the same number for every pair, own rank included."""
         if self.params.sizes == "exact":
             return case.traffic.entries_to
         return np.full((case.ranks, case.ranks), self._padded(case))
+
+    def logical_bytes(self, case: Case) -> float:
+        """Send buffer x (R - 1) / R, as nccl-tests counts an all-to-all."""
+        buffer = float(self._carried(case).sum(axis=1).max()) * self.dispatch_row(case.model)
+        return buffer * (case.ranks - 1) / case.ranks
 
     def _padded(self, case: Case) -> int:
         """ceil(capacity_factor x tokens x top_k / R) rows for each (source, destination)."""
@@ -81,12 +93,12 @@ class NcclAllToAll(Protocol):
 
     def dispatch(self, case: Case, after: tuple[After, ...]) -> tuple[Phase, ...]:
         row = self.dispatch_row(case.model)
-        entries = case.traffic.entries.sum(axis=1) * row * ("memory" not in case.off)
+        entries = case.sent * row * ("memory" not in case.off)
         pack = Local("dispatch.pack", "reorder", case.copy_s(entries, entries))
         before: list[Phase] = sequence([pack], after)
         if self.params.sizes == "exact":
             before += self._metadata(case, last(before, after))
-        send = self._exchange(case, "dispatch", self.rows(case), row, last(before, after))
+        send = self._exchange(case, "dispatch", self._carried(case), row, last(before, after), self.rows(case))
         moved = case.received * row * ("memory" not in case.off)
         unpack = Local(
             "dispatch.sort",
@@ -101,7 +113,8 @@ class NcclAllToAll(Protocol):
         if "sync" in case.off:
             return []
         others = ~np.eye(case.ranks, dtype=bool)
-        counts = self._exchange(case, "dispatch.counts", others.astype(np.int64), float(COUNT * case.local), after)
+        records = others.astype(np.int64)
+        counts = self._exchange(case, "dispatch.counts", records, float(COUNT * case.local), after, records)
         host = Local(
             "dispatch.host round trip",
             "metadata",
@@ -111,9 +124,12 @@ class NcclAllToAll(Protocol):
         return [*counts, host]
 
     def _exchange(
-        self, case: Case, name: str, rows: IntArray, row: float, after: tuple[After, ...]
+        self, case: Case, name: str, rows: IntArray, row: float, after: tuple[After, ...], asked: IntArray
     ) -> list[Phase]:
-        """One collective call: launch, set-up of each peer, then all rows; a peer's rows are spread over the channels."""
+        """One collective call: launch, set-up of each peer, then all rows; a peer's rows are spread over the channels.
+
+        ``asked`` (R, R): of ``rows`` (R, R), those that are not padding.
+        """
         c = case.calibration
         start: list[Phase] = []
         if "serialisation" not in case.off:
@@ -134,18 +150,20 @@ class NcclAllToAll(Protocol):
             issue=0.0,
             bound_to_cores="imbalance" not in case.off,
         )
+        useful = asked[sent.src, sent.dst] / rows[sent.src, sent.dst]
+        sent = replace(sent, payload=sent.wire * useful)
         label = "metadata" if name.endswith("counts") else "send"
         return [*start, Transfer(f"{name}.send", label, sent, last(start, after))]
 
     def combine(self, case: Case, after: tuple[After, ...]) -> tuple[Phase, ...]:
         row = self.combine_row(case.model)
-        send = self._exchange(case, "combine", self.rows(case).T, row, after)
+        send = self._exchange(case, "combine", self._carried(case).T, row, after, self.rows(case).T)
         kept = "memory" not in case.off
-        read = case.traffic.entries.sum(axis=1) * row * kept
+        read = case.sent * row * kept
         reduce = Local(
             "combine.reduce",
             "reduce",
-            case.copy_s(read, case.traffic.tokens * case.model.hidden * 2.0 * kept),
+            case.copy_s(read, case.tokens * case.model.hidden * 2.0 * kept),
             (After(send[-1].name), After(send[-1].name, When.INBOUND)),
         )
         return (*send, reduce)
@@ -153,7 +171,7 @@ class NcclAllToAll(Protocol):
     def buffers(self, case: Case) -> dict[str, float]:
         """Send and receive buffer of the larger of the two calls, as many rows as really come or as are padded."""
         row = max(self.dispatch_row(case.model), self.combine_row(case.model))
-        rows = self.rows(case)
+        rows = self._carried(case)
         return {
             "send": float(rows.sum(axis=1).max()) * row,
             "receive": float(rows.sum(axis=0).max()) * row,

@@ -114,7 +114,7 @@ class RankDedupPush(Protocol):
         barrier = self._barrier(case, "combine.entry barrier", last(before, after))
         head, send = self._push(case, "combine", case.traffic.rows.T, last(barrier, last(before, after)))
         read = case.traffic.rows.sum(axis=1) * row * kept
-        written = case.traffic.tokens * row * kept
+        written = case.tokens * row * kept
         reduce = Local(
             "combine.reduce",
             "reduce",

@@ -16,7 +16,7 @@ from moesim import cores
 from moesim.buffers import up
 from moesim.calibration import Calibration
 from moesim.moe import MoEModel, dtype
-from moesim.plan import After, Local, Phase, Transfer, When
+from moesim.plan import After, FloatArray, Local, Phase, Transfer, When
 from moesim.protocols import PROTOCOLS, Case, last, sequence
 from moesim.protocols.fused import CONSTANTS, CROSSINGS, Fused, FusedParams, reduction, static_windows
 
@@ -109,7 +109,7 @@ class Ubep(Fused):
         end = self.prefix_sum(case) + c["publish"]
         return [*counts, flight, *sequence([Local("dispatch.offsets", "sync", case.each(end))], (After(flight.name),))]
 
-    def _visible(self, case: Case, send: Transfer, row: float, received: np.ndarray) -> tuple[list[Phase], After]:
+    def _visible(self, case: Case, send: Transfer, row: float, received: FloatArray) -> tuple[list[Phase], After]:
         """How the receiver knows that data has come: token by token, or a checksum behind the whole batch."""
         if self.params.sync != "dc" or "sync" in case.off:
             return [], After(send.name, When.STREAM)
@@ -135,8 +135,7 @@ class Ubep(Fused):
         wire = self._wire(case.model, self.params.combine, row)
         sent = self.flows(case, dealt, dealt.slot, payload=row, wire=wire)
         send = Transfer("combine.send", "send", sent, last(head, after))
-        own = case.traffic.entries.sum(axis=1).astype(np.float64)
-        checks, arrival = self._visible(case, send, row, own)
+        checks, arrival = self._visible(case, send, row, case.sent)
         waits = (*last(checks, ()), arrival)
         return (*head, send, *checks, reduction(case, row, waits, reset=self.params.sync == "sp"))
 
