@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from moesim.traces.trace import Trace
+if TYPE_CHECKING:
+    from moesim.traces.trace import Trace
 
 Floats = NDArray[np.float64]
 
