@@ -190,7 +190,9 @@ class Fluid:
         local = np.full(nodes + 1, len(resources))
         local[resources] = np.arange(len(resources))
         path = local.take(path)
-        capacity = np.append(self.capacity[resources], np.inf)
+        # As shares of each capacity, or bytes, seconds and messages would meet in one system of equations.
+        taken = taken / np.append(self.capacity[resources], np.inf)[path]
+        capacity = np.append(np.ones(len(resources)), np.inf)
         level = np.append(self._level[resources], np.inf)
         if 2 * new > len(flows):
             rate, passes = fill(path, taken, capacity)
@@ -251,7 +253,8 @@ class Fluid:
 class _Active:
     """The active flows (A,) over the n resources that they can fill; the dummy resource is number n.
 
-    ``path``, ``taken`` (H, A), ``left`` (A,) [B], ``capacity`` and ``level`` (n+1,), ``resources`` (n,): their
+    ``path``, ``taken`` (H, A), in shares of the capacity, which is 1; ``left`` (A,) [B]; ``capacity`` and
+    ``level`` (n+1,); ``resources`` (n,): their
     numbers in the fabric. ``before``: the levels of the last step, which took ``before_span`` seconds.
     With an ``exact`` solver, flows that have ended stay in the arrays with infinitely much left.
     """

@@ -16,8 +16,11 @@ import numpy as np
 from moesim.rates import FloatArray, IntArray, fill
 
 MOST_PASSES = 16
-# Up to this many resources the system is one dense triangle; beyond, its square would not fit the cache.
-DENSE = 1200
+# A dense triangle of N resources pays off up to this many cells an entry of the flows' rows, and up to this size.
+CELLS = 100
+DENSE = 2000
+# Sweeps over the flows that may replace the solution of a sparse triangle.
+SWEEPS = 40
 # What a resource carries may miss its capacity by this much for rounding alone.
 ROUNDING = 1e-14
 
@@ -60,7 +63,8 @@ def settle(
             aside = np.flatnonzero(limit <= rate)
             rate = np.minimum(rate, limit)
         holder[aside] = nodes
-        system = (_Dense if nodes <= DENSE else _Sparse)(rows, taken, holder, nodes)
+        dense = nodes <= DENSE and nodes**2 <= CELLS * rows.size
+        system = (_Dense if dense else _Sparse)(rows, taken, holder, nodes)
         held = system.own > 0
         finite = np.where(held, height[:nodes], 0.0)
         load = system.times(finite)
@@ -78,7 +82,7 @@ def settle(
         if not crowded.any() and (close | ~held).all():
             settled = np.append(np.where(held, finite, np.inf)[rank[:nodes]], np.inf)
             return Settled(rate, settled, system.own[rank[:nodes]], passes)
-        raised = finite + system.solve(np.where(held, miss, 0.0))
+        raised = finite + system.solve(np.where(held, miss, 0.0), accuracy * finite / 10)
         guess = np.where(held, np.where(raised > 0, raised, finite / 2), np.inf)
         if crowded.any():
             refill(guess, np.flatnonzero(crowded), rows, taken, rate, room)
@@ -160,7 +164,7 @@ class _Dense:
         load: FloatArray = dgemv(1.0, self._matrix, np.append(height, 0.0))
         return load[:-1]
 
-    def solve(self, miss: FloatArray) -> FloatArray:
+    def solve(self, miss: FloatArray, close: FloatArray) -> FloatArray:
         """The change of levels (N,) that makes up for ``miss`` (N,), for the resources that hold flows."""
         from scipy.linalg.lapack import dtrtrs
 
@@ -183,17 +187,31 @@ class _Sparse:
         rate = np.append(height, 0.0).take(self._holder)
         return np.bincount(self._rows.ravel(), (self._taken * rate).ravel(), self._nodes + 1)[:-1]
 
-    def solve(self, miss: FloatArray) -> FloatArray:
-        """The change of levels (N,) that makes up for ``miss`` (N,), for the resources that hold flows."""
+    def solve(self, miss: FloatArray, close: FloatArray) -> FloatArray:
+        """The change of levels (N,) that makes up for ``miss`` (N,), to within ``close`` (N,).
+
+        By Jacobi sweeps, which end for a triangle, and soon where resources hardly touch each other.
+        """
+        holder = np.broadcast_to(self._holder, self._rows.shape)
+        beside = np.flatnonzero((self._rows != holder) & (holder < self._nodes))
+        row, column = self._rows.ravel()[beside], holder.ravel()[beside]
+        taken, mass = self._taken.ravel()[beside], np.where(self.own > 0, self.own, np.inf)
+        change = miss / mass
+        for _ in range(SWEEPS):
+            carried = np.bincount(row, taken * change.take(column), self._nodes + 1)[:-1]
+            swept = (miss - carried) / mass
+            if (np.abs(swept - change) <= close).all():
+                return swept
+            change = swept
+        return self._triangle(row, column, taken, miss)
+
+    def _triangle(self, row: IntArray, column: IntArray, taken: FloatArray, miss: FloatArray) -> FloatArray:
         from scipy.sparse import csc_array
         from scipy.sparse.linalg import spsolve_triangular
 
-        rows, nodes = self._rows, self._nodes
-        inside = (rows < nodes) & (self._holder < nodes)
-        column = np.broadcast_to(self._holder, rows.shape)[inside]
-        empty = np.flatnonzero(self.own == 0)
-        row, column = np.append(rows[inside], empty), np.append(column, empty)
-        value = np.append(self._taken[inside], np.ones(len(empty)))
-        matrix = csc_array((value, (row, column)), shape=(nodes, nodes))
+        inside, every = row < self._nodes, np.arange(self._nodes)
+        cells = np.append(row[inside], every), np.append(column[inside], every)
+        value = np.append(taken[inside], np.where(self.own > 0, self.own, 1.0))
+        matrix = csc_array((value, cells), shape=(self._nodes, self._nodes))
         change: FloatArray = spsolve_triangular(matrix, miss, lower=True)
-        return change
+        return np.where(self.own > 0, change, 0.0)

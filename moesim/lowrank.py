@@ -29,13 +29,14 @@ class LowRank:
     ``rate`` (F,) is up to date after each `remove`; removed flows read 1. ``level`` (N+1,) likewise.
 
     Unknowns are the levels of the resources that hold flows and the loads of those that hold none: for these the
-    row says ``load - x = 0``, so that one that is about to overflow is seen without another pass over the flows.
+    row says ``load - x / unit = 0``, so that one that overflows is seen without another pass over the flows. The
+    unit, a typical level, keeps unknowns alike in size; ``taken`` should be shares of the capacity for the same
+    reason.
     """
 
     def __init__(self, path: IntArray, taken: FloatArray, capacity: FloatArray, level: FloatArray) -> None:
         self.capacity = capacity
         self.nodes = len(capacity) - 1
-        self._ceiling = np.append(capacity, np.inf) * (1 + SLACK)
         self.passes = 0
         self._grave = self.nodes + 1
         self._path, self._taken = path.copy(), taken
@@ -57,6 +58,8 @@ class LowRank:
         self.rate = np.ones(len(self._alive))
         self.rate[alive] = found.rate
         self.passes += found.passes
+        self._unit = float(np.median(found.rate)) if len(alive) else 1.0
+        self._ceiling = np.append(self.capacity, np.inf) * (self._unit * (1 + SLACK))
         order = np.argsort(self.level[:nodes], kind="stable")
         rank = np.empty(nodes + 1, dtype=np.int64)
         rank[order], rank[nodes] = np.arange(nodes), nodes
@@ -66,7 +69,7 @@ class LowRank:
         cells = (holder * width + rows).ravel()
         matrix = np.bincount(cells, taken.ravel(), width * width).reshape(width, width)[:nodes, :nodes].T
         count = np.bincount(holder, minlength=width)[:nodes]
-        matrix[count == 0, count == 0] = -1.0
+        matrix[count == 0, count == 0] = -1.0 / self._unit
         inverse, _ = dtrtri(matrix, lower=1)
         self._inverse = np.zeros((nodes + 2, nodes + 2))
         self._inverse[:nodes, :nodes] = np.tril(inverse)[rank[:nodes]][:, rank[:nodes]].T
@@ -155,7 +158,7 @@ class LowRank:
             # A resource that takes its first flow gets its own level as unknown; one that loses its last, its load.
             sign = 1.0 if after[resource] else -1.0
             self._base += self._inverse[resource] * (sign * self.capacity[resource])
-            self._columns[at] = self._inverse[resource]
+            self._columns[at] = self._inverse[resource] / self._unit
             self._new[at], self._old[at] = (resource, self._grave)[:: int(sign)]
             at += 1
         self._used = at
