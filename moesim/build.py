@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
-from moesim import moe
+from moesim import compute, moe
 from moesim.balancers import BALANCERS, Balancer
 from moesim.checking import in_order
 from moesim.errors import InputError, Problem
@@ -122,14 +122,16 @@ def build(scenario: Scenario) -> Built:
         layers = _layers(scenario, model, collect)
         collect.problems += _misfits(scenario, model, strategies)
     if pod is not None:
-        collect.problems += _lacking(scenario, pod, strategies)
+        collect.problems += _lacking(scenario, pod, devices, strategies)
         if devices is not None:
             pod = _with_faults(scenario, pod, devices, collect)
     collect.finish()
     assert model is not None
     assert pod is not None
     assert devices is not None
-    return Built(scenario, pod, devices, model, layers, strategies, tuple(_idle(scenario, pod, strategies)))
+    pod = replace(pod, properties=_properties(pod, devices))
+    warnings = (*_stand_in(scenario, pod, model), *_idle(scenario, pod, strategies))
+    return Built(scenario, pod, devices, model, layers, strategies, warnings)
 
 
 def _strategy(strategy: Strategy) -> tuple[Protocol, Balancer]:
@@ -205,15 +207,36 @@ def _needs(protocol: Protocol, balancer: Balancer) -> dict[str, str]:
 
 
 def _lacking(
-    scenario: Scenario, pod: Topology, strategies: tuple[tuple[Protocol, Balancer], ...]
+    scenario: Scenario,
+    pod: Topology,
+    devices: NDArray[np.int64] | None,
+    strategies: tuple[tuple[Protocol, Balancer], ...],
 ) -> Iterator[Problem]:
+    has = _properties(pod, devices)
     for number, (one, pair) in enumerate(zip(scenario.strategies, strategies, strict=True)):
         for name, key in sorted(_needs(*pair).items()):
-            if name not in pod.properties and name not in one.assume:
+            if name not in has and name not in one.assume:
                 kind = getattr(one, key).kind
                 message = f"{kind} needs {name}, which {pod.name} is not known to have"
+                if name in pod.properties:
+                    message += " over several scale-up domains"
                 legal = f"`assume: [{name}]` in this strategy"
                 yield scenario.document.problem(("strategies", number, key), message, legal)
+
+
+def _properties(pod: Topology, devices: NDArray[np.int64] | None) -> frozenset[str]:
+    """What the pod offers to these ranks: a multicast ends where its scale-up domain does."""
+    if devices is None or len(set(pod.domain[pod.devices[devices]].tolist())) == 1:
+        return pod.properties
+    return pod.properties - {"multicast"}
+
+
+def _stand_in(scenario: Scenario, pod: Topology, model: MoEModel) -> Iterator[str]:
+    """Says in which type the experts are multiplied where the device lacks that of the weights."""
+    name = scenario.workload.expert_dtype or model.expert_dtype
+    used = compute.compute_dtype(pod.device, name)
+    if pod.device.compute and used != moe.dtype(name).compute:
+        yield f"{pod.device.name} has no {moe.dtype(name).compute}: {name} expert weights are multiplied in {used}"
 
 
 def _idle(
