@@ -22,7 +22,7 @@ def run(plan: Plan, resources: Resources) -> Timing:
         start = ready(phase.after, spans, plan.ranks)
         if isinstance(phase, Transfer):
             taken = demand(phase.flows, resources)
-            load += np.bincount(taken.index, weights=taken.amount, minlength=len(load))
+            load += taken.load(len(load))
             spans[phase.name] = transfer_span(phase, taken, resources, start)
         else:
             spans[phase.name] = Span(start, local_end(phase, spans, start))
@@ -91,13 +91,15 @@ def _farthest(flows: FlowSet, taken: Demand, ranks: int) -> FloatArray:
 def _busiest(rank: IntArray, index: IntArray, seconds: FloatArray, ranks: int, n: int) -> FloatArray:
     """(R,) [s] of the fabric resource that each rank loads longest."""
     total = np.bincount(rank * n + index, weights=seconds, minlength=ranks * n)
-    return total.reshape(ranks, n).max(axis=1, initial=0.0)
+    busiest: FloatArray = total.reshape(ranks, n).max(axis=1, initial=0.0)
+    return busiest
 
 
 def _busiest_core(index: IntArray, seconds: FloatArray, resources: Resources) -> FloatArray:
     """(R,) [s] of the busiest send core of each rank."""
     total = np.bincount(index, weights=seconds, minlength=len(resources.capacity))[resources.fabric :]
-    return total.reshape(-1, resources.cores).max(axis=1, initial=0.0)
+    busiest: FloatArray = total.reshape(-1, resources.cores).max(axis=1, initial=0.0)
+    return busiest
 
 
 def _least(rank: IntArray, values: FloatArray, ranks: int) -> FloatArray:

@@ -75,6 +75,10 @@ class Demand:
         """(nnz,) units of the resource that the whole flow takes."""
         return self.weight * self.size[self.flow]
 
+    def load(self, resources: int) -> FloatArray:
+        """(N,) units that all flows together take of each of N resources."""
+        return np.bincount(self.index, weights=self.amount, minlength=resources).astype(np.float64)
+
     def rows(self, chosen: IntArray) -> Demand:
         """The same for some of the flows, in the order given."""
         lengths = np.diff(self.indptr)[chosen]

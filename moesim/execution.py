@@ -112,7 +112,9 @@ class _Execution:
                 self.env.run(until=waiting)
         self._settle()
         spans = {phase.name: self._span(phase) for phase in self.plan.phases}
-        return Timing(self.plan, spans, self.network.load.copy(), self.network.solves)
+        parts = [flows.demand for flows in self.flows.values()]
+        load = sum((part.load(len(self.resources.capacity)) for part in parts), np.zeros(1))
+        return Timing(self.plan, spans, load, self.network.solves)
 
     def _settle(self) -> None:
         """Run on until every flow of the plan has arrived, also those that no phase waits for."""
