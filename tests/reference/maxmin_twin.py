@@ -55,31 +55,32 @@ def finish_times(
 def finish_times_in_floats(path: np.ndarray, capacity: np.ndarray, size: np.ndarray) -> np.ndarray:
     """The same for flows that start together, each over the resources in its row of ``path`` (F, H), -1 padding."""
     flows, resources = len(size), len(capacity)
-    crosses = np.zeros((flows, resources), dtype=bool)
+    crosses = np.zeros((flows, resources))
     for column in path.T:
-        crosses[np.flatnonzero(column >= 0), column[column >= 0]] = True
+        crosses[np.flatnonzero(column >= 0), column[column >= 0]] = 1.0
     left, finish, now = size.astype(float), np.full(flows, np.nan), 0.0
     active = np.arange(flows)
     while len(active):
-        speed = _rates_in_floats(crosses[active].astype(float), capacity)
-        step = (left[active] / speed).min()
+        speed = _rates_in_floats(crosses, capacity)
+        step = (left / speed).min()
         now += step
-        left[active] -= step * speed
-        done = left[active] <= 1e-12 * size[active]
+        left = left - step * speed
+        done = left <= 1e-12 * size[active]
         finish[active[done]] = now
-        active = active[~done]
+        active, left, crosses = active[~done], left[~done], crosses[~done]
     return finish
 
 
 def _rates_in_floats(crosses: np.ndarray, capacity: np.ndarray) -> np.ndarray:
+    """Close the one resource with the lowest level, again and again."""
     speed = np.full(len(crosses), np.nan)
-    waiting = np.ones(len(crosses), dtype=bool)
-    spent = np.zeros(len(capacity))
-    while waiting.any():
-        need = waiting @ crosses
-        level = np.divide(capacity - spent, need, out=np.full(len(capacity), np.inf), where=need > 0)
-        chosen = waiting & (crosses[:, level <= level.min() * (1 + 1e-12)].any(axis=1))
-        speed[chosen] = level.min()
-        spent = np.nan_to_num(speed) @ crosses
-        waiting &= ~chosen
+    left, need = capacity.copy(), crosses.sum(axis=0)
+    while (need > 0.5).any():
+        level = np.divide(left, need, out=np.full(len(capacity), np.inf), where=need > 0.5)
+        tightest = level.argmin()
+        chosen = np.flatnonzero(np.isnan(speed) & (crosses[:, tightest] > 0))
+        speed[chosen] = level[tightest]
+        taken = crosses[chosen].sum(axis=0)
+        need = need - taken
+        left = left - level[tightest] * taken
     return speed
