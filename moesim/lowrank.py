@@ -40,10 +40,12 @@ class LowRank:
         self.passes = 0
         self._grave = self.nodes + 1
         self._path, self._taken = path.copy(), taken
-        self._diagonal = np.arange(BLOCK)
-        self._new = np.zeros(BLOCK, dtype=np.int64)
-        self._old = np.zeros(BLOCK, dtype=np.int64)
-        self._columns = np.zeros((BLOCK, self.nodes + 2))
+        # One move of up to BLOCK flows, each of which may fill one resource and empty another.
+        most = 3 * BLOCK
+        self._diagonal = np.arange(most)
+        self._new = np.zeros(most, dtype=np.int64)
+        self._old = np.zeros(most, dtype=np.int64)
+        self._columns = np.zeros((most, self.nodes + 2))
         self._alive = np.ones(path.shape[1], dtype=bool)
         self._start(level)
 
