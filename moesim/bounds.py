@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from moesim.contention import Demand, Resources, demand
-from moesim.plan import FloatArray, FlowSet, IntArray, Local, Plan, Transfer, When
+from moesim.plan import FloatArray, FlowSet, IntArray, Local, Phase, Plan, Transfer, When
 from moesim.timing import Span, Timing, ready, streamed
 
 
@@ -112,22 +112,37 @@ def _least(rank: IntArray, values: FloatArray, ranks: int) -> FloatArray:
 def stages(timing: Timing, resources: Resources) -> tuple[dict[str, FloatArray], dict[str, float]]:
     """Bounds of the four times: (R,) [s] for each rank, and [s] for the largest over ranks, of a bound run.
 
-    Dispatch and layer begin together on all ranks, so they follow from the longest path; the layer also from each
-    resource's whole load over its capacity. Expert and combine begin at a moment that differs from rank to rank and
+    Dispatch and layer begin together on all ranks, so they follow from the longest path, the largest over ranks also
+    where it leads over another rank; the layer also from each resource's whole load over its capacity. Expert and combine begin at a moment that differs from rank to rank and
     that no closed form knows: a rank that begins late may find everything there. So for a rank only its own work
     counts, and for the largest over ranks also what the last rank to begin must still send to another. The four
-    are bounds each for itself and do not add up.
+    are bounds each for itself and do not add up; nor need a rank of those in the first carry what is in the second.
     """
     plan = timing.plan
     ranked = {"dispatch": timing.end("dispatch"), "layer": timing.end("combine")}
-    largest = {stage: float(times.max(initial=0.0)) for stage, times in ranked.items()}
+    latest = _latest(timing)
     busiest = float((timing.load / resources.capacity).max(initial=0.0))
-    largest["layer"] = max(largest["layer"], busiest)
+    largest = {"dispatch": latest[plan.ends["dispatch"]], "layer": max(latest[plan.ends["combine"]], busiest)}
     for stage, before in (("expert", "dispatch"), ("combine", "expert")):
-        own, least = _within(timing, plan.ends[before], plan.ends[stage])
-        ranked[stage] = np.maximum(own, least)
-        largest[stage] = float(ranked[stage].max(initial=0.0))
+        ranked[stage], least = _within(timing, plan.ends[before], plan.ends[stage])
+        largest[stage] = max(float(ranked[stage].max(initial=0.0)), least)
     return ranked, largest
+
+
+def _latest(timing: Timing) -> dict[str, float]:
+    """Phase -> [s] the least time at which its last rank ends.
+
+    The last flow of a transfer arrives somewhere, and who waits for it goes on from there: which rank that is no
+    closed form knows, so it takes the least of what the ranks have to do.
+    """
+    latest: dict[str, float] = {}
+    for phase in timing.plan.phases:
+        span = timing.spans[phase.name]
+        ends = [span.end] if span.arrived is None else [span.end, span.arrived]
+        start = max((latest[dep.phase] for dep in phase.after), default=0.0)
+        soonest = start + float(_part(phase, span).min())
+        latest[phase.name] = max(soonest, *(float(end.max()) for end in ends))
+    return latest
 
 
 def _within(timing: Timing, first: str, last: str) -> tuple[FloatArray, float]:
@@ -144,12 +159,15 @@ def _within(timing: Timing, first: str, last: str) -> tuple[FloatArray, float]:
             continue
         foreign = (When.INBOUND, When.STREAM)
         start = np.maximum.reduce([(begun if dep.when in foreign else own)[dep.phase] for dep in known])
-        if isinstance(phase, Transfer):
-            span = timing.spans[phase.name]
-            part = span.end - span.start
-        else:
-            part = phase.duration / phase.chunks if streamed(phase.after) else phase.duration
+        part = _part(phase, timing.spans[phase.name])
         begun[phase.name] = start
         own[phase.name] = start + part
-        least[phase.name] = max(least[dep.phase] for dep in known) + float(part.min(initial=np.inf))
+        least[phase.name] = max(least[dep.phase] for dep in known) + float(part.min())
     return own[last], least[last]
+
+
+def _part(phase: Phase, span: Span) -> FloatArray:
+    """(R,) [s] that each rank still needs for a phase when all that it waits for has ended."""
+    if isinstance(phase, Transfer):
+        return span.end - span.start
+    return phase.duration / phase.chunks if streamed(phase.after) else phase.duration

@@ -51,9 +51,10 @@ class Record:
         parts = timing.breakdown(ran)
         missing = largest["layer"] - float(times["layer"].max(initial=0.0))
         if missing > 0.0 and ran.solves == 0:
-            # The bound of a shared resource: it is not known whose time it is, so the slowest rank carries it.
-            times["layer"] = np.where(times["layer"] == times["layer"].max(), largest["layer"], times["layer"])
             parts[timing.WIRE] = parts.get(timing.WIRE, 0.0) + missing
+        if ran.solves == 0:
+            # Whose time the largest is no closed form knows, so the slowest rank carries it.
+            times = {stage: _lifted(own, largest[stage]) for stage, own in times.items()}
         self.cases.append(where)
         self.times.append(times)
         self.bound.append(largest)
@@ -112,6 +113,11 @@ class Record:
         }
 
 
+def _lifted(times: FloatArray, largest: float) -> FloatArray:
+    """``times`` (R,), its largest raised to ``largest``."""
+    return np.where(times == times.max(), np.maximum(times, largest), times)
+
+
 def _mean(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {key: float(np.mean([row[key] for row in rows])) for key in rows[0]}
 
@@ -143,15 +149,15 @@ def _bytes_moved(one: Strategy, case: Case, plan: Plan) -> tuple[float, float, f
 def _phase_rows(where: tuple[int, int], plan: Plan, ran: Timing) -> Iterator[dict[str, object]]:
     for phase in plan.phases:
         span = ran.spans[phase.name]
-        end = span.end if span.arrived is None else np.maximum(span.end, span.arrived)
-        duration = end - span.start
+        # Of a transfer each rank's own sending counts; what it waits for from others is in the next phase's start.
+        duration = span.end - span.start
         yield {
             "step": where[0],
             "layer": where[1],
             "phase": phase.name,
             "label": phase.label,
             "start_s": float(span.start.min()),
-            "end_s": float(end.max()),
+            "end_s": float(span.end.max()),
             "mean_s": float(duration.mean()),
             "max_s": float(duration.max()),
         }
