@@ -1,0 +1,89 @@
+"""The README's tables of predicted against published: every predicted number is what a run gives."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import moesim
+
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8").splitlines()
+OPERATORS = {"hidden": 7168, "layers": 1, "moe_layers": 1, "top_k": 8, "intermediate": 8}
+"""A model whose experts compute next to nothing, so that operators are compared alone."""
+
+
+def rows(after: str, heading: str) -> list[list[str]]:
+    """Cells of the table headed ``heading`` that follows the first line starting with ``after``."""
+    start = next(number for number, line in enumerate(README) if line.startswith(after))
+    table = itertools.dropwhile(lambda line: not line.startswith(f"| {heading} |"), README[start:])
+    lines = itertools.takewhile(lambda line: line.startswith("|"), table)
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines][2:]
+
+
+def numbers(after: str, heading: str) -> list[list[float]]:
+    """The numeric cells of :func:`rows`."""
+    return [[float(cell) for cell in row if cell.isdigit()] for row in rows(after, heading)]
+
+
+def operators(pod: str, ep: int, tokens: int, experts: int, *protocols: Any) -> moesim.Result:
+    """One layer of uniform routing with each of ``protocols``."""
+    workload = {"phase": "decode", "tokens_per_rank": tokens, "layers": "all"}
+    return moesim.run(
+        moesim.from_mapping(
+            {
+                "moesim": 1,
+                "topology": pod,
+                "ranks": {"ep": ep},
+                "model": {"name": "operators", "experts": experts, "expert_dtype": "int8"} | OPERATORS,
+                "workload": workload,
+                "routing": {"kind": "uniform"},
+                "strategies": [{"name": f"s{n}", "protocol": item} for n, item in enumerate(protocols)],
+            }
+        )
+    )
+
+
+def times(result: moesim.Result, stage: str, statistic: str) -> list[float]:
+    """[us] of each strategy."""
+    return [outcome.metrics()[f"{stage}_s"][statistic] * 1e6 for outcome in result.strategies]
+
+
+@pytest.mark.parametrize("row", numbers("CANN EP on CloudMatrix384", "EP"), ids=lambda row: f"EP{row[0]:.0f}")
+def test_cann_ep(row: list[float]) -> None:
+    ep, _, dispatch, _, combine = row
+    result = operators("cloudmatrix384", int(ep), 128, 128, "cann-ep")
+    found = times(result, "dispatch", "critical") + times(result, "combine", "critical")
+    assert [dispatch, combine] == pytest.approx(found, abs=0.6)
+
+
+@pytest.mark.parametrize(
+    "row", numbers("UBEP (`sp`) against", "tokens a rank"), ids=lambda row: f"{row[0]:.0f} tokens"
+)
+def test_ubep(row: list[float]) -> None:
+    tokens, cann, ubep, gain = row
+    sets = [f"workload.tokens_per_rank={tokens:.0f}"]
+    found = times(moesim.run(moesim.load("ubep-vs-cann-balanced", sets=sets)), "dispatch", "critical")
+    assert [cann, ubep] == pytest.approx(found, abs=0.6)
+    assert gain == pytest.approx(100 * (1 - found[1] / found[0]), abs=0.6)
+
+
+@pytest.mark.parametrize("row", numbers("DeepEP low-latency on H800", "EP"), ids=lambda row: f"EP{row[0]:.0f}")
+def test_deepep_low_latency(row: list[float]) -> None:
+    ep, _, dispatch, _, combine = row
+    result = operators("h800-ib", int(ep), 128, 256, "deepep-ll")
+    found = times(result, "dispatch", "mean") + times(result, "combine", "mean")
+    assert [dispatch, combine] == pytest.approx(found, abs=0.6)
+
+
+@pytest.mark.parametrize(
+    "row", numbers("Scheduling ablation", "heat"), ids=lambda row: f"heat {row[0]:.0f}, seed {row[1]:.0f}"
+)
+def test_ablation(row: list[float]) -> None:
+    heat, seed, *predicted = row
+    sets = [f"routing.heat={heat:.0f}", "workload.steps=1"]
+    phases = moesim.run(moesim.load("ubep-ablation", sets=sets, seed=int(seed))).phases
+    sends = phases[phases.phase == "dispatch.send"].groupby("strategy", sort=False).max_s.max() * 1e6
+    assert predicted == pytest.approx(list(sends), abs=0.6)
