@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -68,6 +69,15 @@ def placed(name: str, ep: int, place: str, access: str):
     return routes(topology, ranks.place(topology, ep, place), access)
 
 
+@cache
+def together(protocol: str, balancer: str, pod_name: str) -> Strategy:
+    """``protocol`` is JSON."""
+    assume = ("multicast", "atomic-512B")
+    return strategy.build(
+        "one", build(json.loads(protocol)), BALANCERS.get(balancer)(), assume, pod(pod_name)
+    )
+
+
 def gate(rng: np.random.Generator, tokens: int, experts: int, top_k: int, skew: float) -> np.ndarray:
     """(tokens, K) distinct experts; log-popularity has width ``skew``."""
     scores = rng.normal(size=experts) * skew + rng.gumbel(size=(tokens, experts))
@@ -124,8 +134,7 @@ def layer(
             "intermediate": 256,
         }
     )
-    built = build(protocol)
-    one = strategy.build("one", built, BALANCERS.get(balancer)(), ("multicast", "atomic-512B"), topology)
+    one = together(json.dumps(protocol), balancer, pod_name)
     costs = one.costs
     for name, value in (constants or {}).items():
         costs = costs.with_value(name, value)
