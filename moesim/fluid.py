@@ -10,8 +10,11 @@ from numpy.typing import NDArray
 
 from moesim.levels import levels_of, settle
 from moesim.lowrank import LARGEST, LowRank
-from moesim.rates import FloatArray, IntArray, binding, columns, fill, restrict
+from moesim.rates import FloatArray, IntArray, binding, columns, fill, restrict, tally
 
+# Length of a merged step in tolerances: a flow that ends in it is misplaced by less than the step, and what flows
+# that outlive it get wrong comes on top.
+STEP = 0.6
 # Finishes closer than this, relative to the flow's own duration, are one instant: equal flows end together.
 INSTANT = 1e-12
 # With no more flows than this, merging finishes saves nothing: steps are exact.
@@ -72,7 +75,7 @@ class Fluid:
         width = max(len(path), len(self._path))
         self._path = np.concatenate([_widen(self._path, width, nodes), _widen(path, width, nodes)], 1)
         self._taken = np.concatenate([_widen(self._taken, width, 0), _widen(taken, width, 0)], 1)
-        carried = np.bincount(path.ravel(), (taken * size).ravel(), nodes + 1)[:-1]
+        carried = tally(path, taken * size, nodes + 1)[:-1]
         self.load += carried
         shortest = float((carried / self.capacity[:-1]).max(initial=0.0, where=carried > 0))
         self._size = np.append(self._size, size)
@@ -99,13 +102,16 @@ class Fluid:
             return
         span = min(self._merge(), horizon)
         if span > 0:
+            if active.exact is not None:
+                self._compact()
+                active = self._active
             limit = active.left / span
             self._share(limit)
             done = np.flatnonzero(limit <= active.rate)
             if len(done):
                 self._done, self._ends = done, self.now + place(active, done, span)
                 self._set_end(span, horizon)
-                self.error_estimate = max(self.error_estimate, span)
+                self.error_estimate = max(self.error_estimate, span / STEP)
                 active.merged = True
                 return
         else:
@@ -163,7 +169,7 @@ class Fluid:
         due = self.release[self._waiting] <= self.now
         if not due.any():
             if active.alive < SHRINK * active.built:
-                self._rebuild(active.flows[active.left < np.inf], active.left[active.left < np.inf], 0)
+                self._compact()
             return
         new, self._waiting = self._waiting[due], self._waiting[~due]
         nothing = (self._size[new] == 0) | ~(self._taken[:, new] > 0).any(axis=0)
@@ -174,6 +180,11 @@ class Fluid:
         here = active.left < np.inf
         flows = np.append(active.flows[here], new)
         self._rebuild(flows, np.append(active.left[here], self._size[new]), len(new))
+
+    def _compact(self) -> None:
+        """Forget flows that have ended, and the resources that only they crossed."""
+        here = self._active.left < np.inf
+        self._rebuild(self._active.flows[here], self._active.left[here], 0)
 
     def _rebuild(self, flows: IntArray, left: FloatArray, new: int) -> None:
         """Lay out the active ``flows`` (A,), the last ``new`` of them new, over the resources that they can fill."""
@@ -206,7 +217,7 @@ class Fluid:
         active = self._active
         if not self.tolerance or active.alive <= FEW:
             return 0.0
-        return self.tolerance * float(self._scale[active.flows].min())
+        return STEP * self.tolerance * float(self._scale[active.flows].min())
 
     def _share(self, limit: FloatArray | None, accuracy: float = 1e-9) -> None:
         """Max-min rates over a step in which no flow can be faster than ``limit`` (A,)."""
@@ -239,7 +250,7 @@ class Fluid:
         others = np.ones(len(active.flows), dtype=bool)
         others[done] = False
         spent = active.taken[:, done] * active.left[done]
-        load = np.bincount(active.path[:, done].ravel(), spent.ravel(), len(active.capacity))
+        load = tally(active.path[:, done], spent, len(active.capacity))
         room = np.maximum(active.capacity - load / span, 1e-9 * active.capacity)
         path, taken, limit = active.path[:, others], active.taken[:, others], active.left[others] / span
         active.rate[done] = active.left[done] / span

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from moesim.rates import FloatArray, IntArray, fill
+from moesim.rates import FloatArray, IntArray, fill, tally
 
 MOST_PASSES = 16
 # A dense triangle of N resources pays off up to this many cells an entry of the flows' rows, and up to this size.
@@ -72,7 +72,7 @@ def settle(
         free = np.isinf(spent)
         if len(aside):
             part = taken[:, aside] * np.where(free, 0.0, spent)
-            load += np.bincount(rows[:, aside].ravel(), part.ravel(), nodes + 1)[:nodes]
+            load += tally(rows[:, aside], part, nodes + 1)[:nodes]
         miss = room - load
         crowded = ~held & (miss < -accuracy * room)
         if free.any():
@@ -92,7 +92,7 @@ def settle(
     heights = level.take(path)
     slot, flow = heights.argmin(axis=0), np.arange(path.shape[1])
     mine = np.isfinite(heights.min(axis=0)) if limit is None else rate < limit
-    own = np.bincount(path[slot, flow][mine], taken[slot, flow][mine], nodes + 1)[:nodes]
+    own: FloatArray = tally(path[slot, flow][mine], taken[slot, flow][mine], nodes + 1)[:nodes]
     return Settled(rate, level, own, MOST_PASSES + more)
 
 
@@ -100,7 +100,7 @@ def levels_of(
     path: IntArray, taken: FloatArray, capacity: FloatArray, rate: FloatArray, limit: FloatArray | None
 ) -> FloatArray:
     """The levels (N+1,) behind max-min rates (F,): of a full resource, the rate of its fastest unlimited flow."""
-    load = np.bincount(path.ravel(), (taken * rate).ravel(), len(capacity))
+    load = tally(path, taken * rate, len(capacity))
     level = np.zeros(len(capacity))
     free = np.ones(len(rate), dtype=bool) if limit is None else rate < limit
     for row in path:
@@ -130,8 +130,8 @@ def refill(
     start = np.flatnonzero(first)
 
     def before(values: FloatArray) -> FloatArray:
-        total = np.cumsum(values) - values
-        return total - total[start][segment]
+        total: FloatArray = np.cumsum(values) - values
+        return np.subtract(total, total[start][segment])
 
     ahead = np.bincount(segment, weight)[segment] - before(weight)
     slower = before(weight * finite)
@@ -170,6 +170,7 @@ class _Dense:
 
         matrix = self._matrix
         np.fill_diagonal(matrix, np.where(matrix.diagonal() > 0, matrix.diagonal(), 1.0))
+        change: FloatArray
         change, _ = dtrtrs(matrix, np.append(miss, 0.0), lower=1)
         return change[:-1]
 
@@ -180,12 +181,12 @@ class _Sparse:
     def __init__(self, rows: IntArray, taken: FloatArray, holder: IntArray, nodes: int) -> None:
         self._rows, self._taken, self._holder, self._nodes = rows, taken, holder, nodes
         mine = rows == holder
-        self.own = np.bincount(rows[mine], taken[mine], nodes + 1)[:nodes]
+        self.own = tally(rows[mine], taken[mine], nodes + 1)[:nodes]
 
     def times(self, height: FloatArray) -> FloatArray:
         """What held flows load on each resource (N,)."""
         rate = np.append(height, 0.0).take(self._holder)
-        return np.bincount(self._rows.ravel(), (self._taken * rate).ravel(), self._nodes + 1)[:-1]
+        return tally(self._rows, self._taken * rate, self._nodes + 1)[:-1]
 
     def solve(self, miss: FloatArray, close: FloatArray) -> FloatArray:
         """The change of levels (N,) that makes up for ``miss`` (N,), to within ``close`` (N,).

@@ -38,6 +38,11 @@ def columns(
     return path, taken
 
 
+def tally(index: IntArray, amount: FloatArray, length: int) -> FloatArray:
+    """The sum of ``amount`` for each ``index`` below ``length``; both arrays of one shape."""
+    return np.bincount(index.ravel(), amount.ravel(), length).astype(np.float64, copy=False)
+
+
 def allocate(indptr: IntArray, index: IntArray, weight: FloatArray, capacity: FloatArray) -> FloatArray:
     """Weighted max-min fair rates (F,) [B/s] of flows that all are active.
 
@@ -73,7 +78,7 @@ def fill(
     passes = 0
     while len(open_flow):
         passes += 1
-        need = np.bincount(path.ravel(), taken.ravel(), nodes)
+        need = tally(path, taken, nodes)
         with np.errstate(divide="ignore", invalid="ignore"):
             # Rounding aside levels only rise: what is left after large flows may be noise.
             level = np.where(need > 0, np.maximum(left / need, level), np.inf)
@@ -90,7 +95,7 @@ def fill(
         closed |= np.isinf(bounded)
         rate[open_flow[closed]] = bounded[closed]
         used = taken[:, closed] * np.where(np.isinf(bounded), 0.0, bounded)[closed]
-        left = left - np.bincount(path[:, closed].ravel(), used.ravel(), nodes)
+        left = left - tally(path[:, closed], used, nodes)
         keep = ~closed
         path, taken, open_flow, limit = path[:, keep], taken[:, keep], open_flow[keep], limit[keep]
     return rate, passes

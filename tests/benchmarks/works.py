@@ -9,7 +9,7 @@ import numpy as np
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """``path`` (F, H) resources of each flow, -1 padding; ``capacity`` (N,) [B/s]; ``size`` (F,) [B]; all start at 0."""
+    """Flows that start at 0: ``path`` (F, H) resources, -1 padding; ``capacity`` (N,) [B/s]; ``size`` (F,) [B]."""
 
     path: np.ndarray
     capacity: np.ndarray

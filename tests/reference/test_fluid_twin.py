@@ -21,7 +21,9 @@ Case = tuple[list[dict[int, Fraction]], list[Fraction], list[Fraction], list[Fra
 def _case(rng: np.random.Generator, scales: list[Fraction], late: bool) -> Case:
     """Up to 12 flows over up to 7 resources, with zero sizes, equal sizes, unused resources and weights."""
     resources = int(rng.integers(1, 8))
-    capacity = [Fraction(int(rng.integers(1, 5))) * scales[rng.integers(len(scales))] for _ in range(resources)]
+    capacity = [
+        Fraction(int(rng.integers(1, 5))) * scales[rng.integers(len(scales))] for _ in range(resources)
+    ]
     rows = []
     for _ in range(int(rng.integers(0, 13))):
         crossed = rng.permutation(resources)[: rng.integers(1, 5)]
@@ -56,7 +58,9 @@ def test_every_finish_equals_the_twin_in_fractions(seed: int, scales: list[Fract
 
 
 @pytest.mark.parametrize("limits", [{"CELLS": 0}, {"CELLS": 0, "SWEEPS": 1}, {"MOST_PASSES": 1}])
-def test_every_way_to_solve_gives_the_same_finish(limits: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_way_to_solve_gives_the_same_finish(
+    limits: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Sparse systems, their last resort, and progressive filling instead of Newton's method."""
     for name, value in limits.items():
         monkeypatch.setattr(levels, name, value)
