@@ -82,6 +82,7 @@ class _Flows:
         )
         self.outbound = np.bincount(phase.flows.src, minlength=ranks)
         self.inbound = np.bincount(phase.flows.dst, minlength=ranks)
+        self.receives = self.inbound > 0
         self.last = np.full(ranks, -1, dtype=np.int64)
         self.wire = bounds.own_wire(phase.flows, self.demand, resources)
         self.pending: list[int] = []
@@ -167,7 +168,7 @@ class _Execution:
         state, flows = self.phases[phase.name], self.flows[phase.name]
         yield from self._wait(phase.after, rank)
         state.started.reach(rank)
-        if not flows.inbound[rank]:
+        if not flows.receives[rank]:
             state.arrived.reach(rank)
         if not flows.outbound[rank]:
             state.end(rank)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from small_cases import EVERYTHING, SOME_PODS, layer, stages
@@ -161,7 +163,7 @@ def test_no_tokens_cost_only_fixed_terms(protocol, balancer):
 @pytest.mark.parametrize("off", [(), ("memory",)])
 def test_buffers_never_shrink_with_more_tokens(protocol, balancer, off):
     held = [layer(protocol, balancer, tokens=n, off=off).buffers() for n in (0, 1, 4, 16, 64)]
-    for less, more in zip(held, held[1:], strict=False):
+    for less, more in pairwise(held):
         assert less.keys() == more.keys()
         assert all(0 <= less[kind] <= more[kind] for kind in less)
     assert sum(held[-1].values()) > sum(held[0].values())
