@@ -115,6 +115,7 @@ def layer(
     experts: int = 16,
     top_k: int = 4,
     hidden: int = 1024,
+    intermediate: int = 256,
     skew: float = 1.0,
     seed: int = 0,
     off: Iterable[str] = (),
@@ -131,7 +132,7 @@ def layer(
             "moe_layers": 1,
             "experts": experts,
             "top_k": top_k,
-            "intermediate": 256,
+            "intermediate": intermediate,
         }
     )
     one = together(json.dumps(protocol), balancer, pod_name)
