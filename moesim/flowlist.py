@@ -84,8 +84,8 @@ def load(file: str | Path) -> FlowList:
     src, dst = (check.numbers(name, arrays.get(name), flows) for name in ("src", "dst"))
     cap = check.amounts("cap", arrays.get("cap"), None, positive=True)
     path = check.paths(arrays.get("path"), flows, None if cap is None else len(cap))
-    if (path is None) != (cap is None) and ("path" in arrays) != ("cap" in arrays):
-        check.problem("path" if path is None else "cap", "is missing", "both `path` and `cap`, or neither")
+    if ("path" in arrays) != ("cap" in arrays):
+        check.problem("cap" if "path" in arrays else "path", "is missing", "both `path` and `cap`, or neither")
     if (src is None or dst is None) and path is None and not check.problems:
         check.problem("src" if src is None else "dst", "is missing", "`src` and `dst`, or `path` and `cap`")
     if check.problems or size is None:

@@ -12,13 +12,14 @@ from moesim.levels import levels_of, settle
 from moesim.lowrank import LARGEST, LowRank
 from moesim.rates import FloatArray, IntArray, binding, columns, fill, restrict, tally
 
-# Length of a merged step in tolerances: a flow that ends in it is misplaced by less than the step, and what flows
-# that outlive it get wrong comes on top.
-STEP = 0.6
 # Finishes closer than this, relative to the flow's own duration, are one instant: equal flows end together.
 INSTANT = 1e-12
-# With no more flows than this, merging finishes saves nothing: steps are exact.
-FEW = 64
+# With no more flows than this a step is exact: merging would save little.
+FEW = 160
+# A merged step lasts this share of the tolerance, with few flows and for each tenfold number of them. A flow that ends
+# in a step is misplaced by less than the step; what flows that outlive it get wrong comes on top, and averages out
+# over many flows.
+SHARE = (0.5, 0.1)
 # When fewer of the flows in the arrays than this share are alive, the arrays are made anew.
 SHRINK = 0.6
 
@@ -111,7 +112,7 @@ class Fluid:
             if len(done):
                 self._done, self._ends = done, self.now + place(active, done, span)
                 self._set_end(span, horizon)
-                self.error_estimate = max(self.error_estimate, span / STEP)
+                self.error_estimate = max(self.error_estimate, span)
                 active.merged = True
                 return
         else:
@@ -217,7 +218,8 @@ class Fluid:
         active = self._active
         if not self.tolerance or active.alive <= FEW:
             return 0.0
-        return STEP * self.tolerance * float(self._scale[active.flows].min())
+        share = SHARE[0] + SHARE[1] * np.log10(active.alive / FEW)
+        return float(share * self.tolerance * self._scale[active.flows].min())
 
     def _share(self, limit: FloatArray | None, accuracy: float = 1e-9) -> None:
         """Max-min rates over a step in which no flow can be faster than ``limit`` (A,)."""

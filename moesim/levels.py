@@ -48,45 +48,29 @@ def settle(
     ``path``, ``taken`` (H, F) and ``capacity`` (N+1,) as in `moesim.rates.fill`; ``limit`` (F,) bounds the rates.
     ``accuracy``: how well capacities are met, relative to the part of a resource that the flows it holds take.
     """
-    nodes = len(capacity) - 1
+    nodes, last = len(capacity) - 1, None
     for passes in range(1, MOST_PASSES + 1):
-        order = np.argsort(level[:nodes], kind="stable")
-        rank = np.append(np.empty(nodes, dtype=np.int64), nodes)
-        rank[order] = np.arange(nodes)
-        height, room = np.append(level[order], np.inf), capacity[order]
-        rows = rank.take(path)
-        holder = rows.min(axis=0)
-        rate = height.take(holder)
-        if limit is None:
-            aside = np.flatnonzero(np.isinf(rate))
-        else:
-            aside = np.flatnonzero(limit <= rate)
-            rate = np.minimum(rate, limit)
-        holder[aside] = nodes
-        dense = nodes <= DENSE and nodes**2 <= CELLS * rows.size
-        system = (_Dense if dense else _Sparse)(rows, taken, holder, nodes)
-        held = system.own > 0
-        finite = np.where(held, height[:nodes], 0.0)
-        load = system.times(finite)
-        spent = rate[aside]
-        free = np.isinf(spent)
-        if len(aside):
-            part = taken[:, aside] * np.where(free, 0.0, spent)
-            load += tally(rows[:, aside], part, nodes + 1)[:nodes]
-        miss = room - load
+        now = _Look(path, capacity, level, limit)
+        if last is not None and last.confirmed(now, level, accuracy):
+            return Settled(now.rate, last.by_resource(level), last.system.own[last.rank[:-1]], passes)
+        now.assemble(taken)
+        held, finite, room = now.held, now.finite, now.room
+        miss = room - now.load
         crowded = ~held & (miss < -accuracy * room)
-        if free.any():
-            crowded[np.setdiff1d(rows[:, aside[free]], nodes)] = True
+        if now.free.any():
+            crowded[np.setdiff1d(now.rows[:, now.aside[now.free]], nodes)] = True
             crowded &= ~held
-        close = np.abs(miss) <= accuracy * system.own * finite + ROUNDING * room
+        close = np.abs(miss) <= accuracy * now.system.own * finite + ROUNDING * room
         if not crowded.any() and (close | ~held).all():
-            settled = np.append(np.where(held, finite, np.inf)[rank[:nodes]], np.inf)
-            return Settled(rate, settled, system.own[rank[:nodes]], passes)
-        raised = finite + system.solve(np.where(held, miss, 0.0), accuracy * finite / 10)
-        guess = np.where(held, np.where(raised > 0, raised, finite / 2), np.inf)
+            return Settled(now.rate, now.by_resource(level), now.system.own[now.rank[:-1]], passes)
+        raised = finite + now.system.solve(np.where(held, miss, 0.0), accuracy * finite / 1000)
+        sound = (raised > 0) | ~held
+        guess = np.where(held, np.where(sound, raised, finite / 2), np.inf)
+        last = now if sound.all() else None
         if crowded.any():
-            refill(guess, np.flatnonzero(crowded), rows, taken, rate, room)
-        level = np.append(guess[rank[:nodes]], np.inf)
+            last = None
+            refill(guess, np.flatnonzero(crowded), now.rows, taken, now.rate, room)
+        level = np.append(guess[now.rank[:-1]], np.inf)
     rate, more = fill(path, taken, capacity, limit)
     level = levels_of(path, taken, capacity, rate, limit)
     heights = level.take(path)
@@ -94,6 +78,56 @@ def settle(
     mine = np.isfinite(heights.min(axis=0)) if limit is None else rate < limit
     own: FloatArray = tally(path[slot, flow][mine], taken[slot, flow][mine], nodes + 1)[:nodes]
     return Settled(rate, level, own, MOST_PASSES + more)
+
+
+class _Look:
+    """What given levels (N+1,) mean: resources in order of level, who holds each flow, what is carried.
+
+    ``rows`` (H, F): the path in that order; ``holder`` (F,): the lowest of each row, ``nodes`` for the flows ``aside``
+    that are at their limit or, ``free``, on no resource with a level.
+    """
+
+    def __init__(
+        self, path: IntArray, capacity: FloatArray, level: FloatArray, limit: FloatArray | None
+    ) -> None:
+        nodes = len(capacity) - 1
+        order = np.argsort(level[:nodes], kind="stable")
+        self.rank = np.append(np.empty(nodes, dtype=np.int64), nodes)
+        self.rank[order] = np.arange(nodes)
+        self.order, self.room = np.append(order, nodes), capacity[order]
+        self.height = level[self.order]
+        self.rows = self.rank.take(path)
+        self.holder = self.rows.min(axis=0)
+        self.rate = self.height.take(self.holder)
+        if limit is None:
+            self.aside = np.flatnonzero(np.isinf(self.rate))
+        else:
+            self.aside = np.flatnonzero(limit <= self.rate)
+            self.rate = np.minimum(limit, self.rate)
+        self.holder[self.aside] = nodes
+        self.free = np.isinf(self.rate[self.aside])
+
+    def assemble(self, taken: FloatArray) -> None:
+        """Set up the ``system``, and the ``load`` (N,) of every resource at these levels."""
+        nodes = len(self.room)
+        dense = nodes <= DENSE and nodes**2 <= CELLS * self.rows.size
+        self.system = (_Dense if dense else _Sparse)(self.rows, taken, self.holder, nodes)
+        self.held = self.system.own > 0
+        self.finite = np.where(self.held, self.height[:nodes], 0.0)
+        part = taken[:, self.aside] * np.where(self.free, 0.0, self.rate[self.aside])
+        self._aside_load = tally(self.rows[:, self.aside], part, nodes + 1)[:nodes]
+        self.load = self.system.times(self.finite) + self._aside_load
+
+    def by_resource(self, level: FloatArray) -> FloatArray:
+        """Of ``level`` (N+1,), those of the resources that hold flows."""
+        return np.where(np.append(self.held, False)[self.rank], level, np.inf)
+
+    def confirmed(self, later: _Look, level: FloatArray, accuracy: float) -> bool:
+        """Whether the levels that solve this system leave all flows where they are and overload nothing."""
+        if not np.array_equal(self.order.take(self.holder), later.order.take(later.holder)):
+            return False
+        load = self.system.times(np.where(self.held, level[self.order[:-1]], 0.0)) + self._aside_load
+        return bool((self.held | (load <= self.room * (1 + accuracy))).all())
 
 
 def levels_of(
@@ -131,7 +165,8 @@ def refill(
 
     def before(values: FloatArray) -> FloatArray:
         total: FloatArray = np.cumsum(values) - values
-        return np.subtract(total, total[start][segment])
+        total -= total[start][segment]
+        return total
 
     ahead = np.bincount(segment, weight)[segment] - before(weight)
     slower = before(weight * finite)
