@@ -92,6 +92,13 @@ class Fluid:
         """Whether no flow is active or waiting."""
         return not self._active.alive and not len(self._waiting)
 
+    def left(self) -> FloatArray:
+        """What each flow still has to move (F,) [B]."""
+        left = np.where(np.isnan(self.finish), self._size, 0.0)
+        here = self._active.left < np.inf
+        left[self._active.flows[here]] = self._active.left[here]
+        return left
+
     def plan(self) -> None:
         """Choose the step that starts ``now``: sets ``end``, and what `instants` and `pop` tell."""
         self._admit()
@@ -324,7 +331,8 @@ def place(active: _Active, done: IntArray, span: float) -> FloatArray:
     """When in a step of ``span`` seconds each of the flows ``done`` ends (K,) [s], not beyond the step.
 
     The flows that one resource holds progress alike, so they end in order of what they have left; in between, what
-    they get together is taken as constant. A flow that no resource holds is put in the middle.
+    they get together is taken as constant. A flow that no resource held is given its equal share. None ends sooner
+    than it would alone.
     """
     weight = active.before_span / (active.before_span + span)
     with np.errstate(invalid="ignore"):
@@ -334,11 +342,16 @@ def place(active: _Active, done: IntArray, span: float) -> FloatArray:
     )
     path = active.path[:, done]
     heights = start.take(path)
+    lost = np.isinf(heights.min(axis=0))
+    if lost.any():
+        everybody = tally(active.path, active.taken, len(active.capacity))
+        with np.errstate(divide="ignore"):
+            heights[:, lost] = (active.capacity / everybody).take(path[:, lost])
     slot, flow = heights.argmin(axis=0), np.arange(len(done))
     holder, taken = path[slot, flow], active.taken[:, done][slot, flow]
     nodes = len(active.capacity)
     staying = np.append(active.own, 0.0)
-    first = np.where(np.isinf(start[holder]), 0.0, start[holder])
+    first = heights[slot, flow]
     shared = staying * np.where(staying > 0, active.level, 0.0)
     shared += np.bincount(holder, taken * np.where(staying[holder] > 0, active.rate[done], first), nodes)
     order = np.lexsort((active.left[done], holder))
@@ -354,8 +367,9 @@ def place(active: _Active, done: IntArray, span: float) -> FloatArray:
     total = np.cumsum(np.minimum(wait, span))
     total -= (total - np.minimum(wait, span))[begin][segment]
     ends = np.empty(len(done))
-    ends[order] = np.where(np.isinf(start[place_of]), span / 2, np.minimum(total, span))
-    return ends
+    ends[order] = total
+    alone = active.left[done] * active.taken[:, done].max(axis=0)
+    return np.minimum(np.maximum(ends, alone), span)
 
 
 def _widen(array: NDArray[Any], width: int, padding: float) -> NDArray[Any]:
