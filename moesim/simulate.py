@@ -146,9 +146,10 @@ def _simulate(built: Built, pod: _Pod, record: Record, batch: _Batch, where: tup
         ran = execution.run(plan, shared, tolerance=scenario.tolerance, background=_background(built))
         times = _stages(ran)
     record.add(where, case, plan, ran, times, largest, batch.home)
-    if not record.buffers:
-        record.buffers = strategy.buffers(one, case, _dtype(built))
-        record.memory = strategy.memory(case, built.model, _dtype(built), record.buffers)
+    sizes = strategy.buffers(one, case, _dtype(built))
+    # Buffers that follow the demand have to hold the largest of all cases.
+    record.buffers = {kind: max(size, record.buffers.get(kind, 0.0)) for kind, size in sizes.items()}
+    record.memory = strategy.memory(case, built.model, _dtype(built), record.buffers)
 
 
 def _background(built: Built) -> tuple[FlowSet, FloatArray] | None:

@@ -117,7 +117,7 @@ def test_alone_on_the_fabric_the_bound_is_the_fluid_time(crossbar):
 
 
 def test_the_last_rank_counts_where_the_path_leads_over_another(crossbar):
-    """Rank 0 sends 4 us to others, who have 1 us to do: no rank's own path shows that they end at 5 us and a latency."""
+    """Rank 0 sends for 4 us to others, who have 1 us to do: no own path shows that they end at 5 us and a latency."""
     sent = flows(*((0, dst, 4 / 3 * KB100, -1) for dst in (1, 2, 3)))
     plan = staged(
         send(sent),

@@ -1,7 +1,7 @@
 """CANN EP on CloudMatrix384 (arXiv 2506.12708): latencies of the two operators, predicted and published.
 
-Batch 128 a die, hidden 7168, top-8, INT8 there and BF16 back. The table names neither experts nor routing: 128 experts and
-uniform routing are taken, as when the constants were solved.
+Batch 128 a die, hidden 7168, top-8, INT8 there and BF16 back. The table names neither experts nor routing: 128 experts
+and uniform routing are taken, as when the constants were solved.
 """
 
 from __future__ import annotations

@@ -1,0 +1,139 @@
+"""The outcome of a strategy, from plans that ran."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from small_cases import layer, stages
+
+from moesim import bounds, strategy
+from moesim.record import Record
+
+
+def recorded(one, fidelity="fluid", cases=((0, 0),)):
+    """The outcome of the same layer, run once a case."""
+    record = Record(one.strategy)
+    for where in cases:
+        ranked, largest = bounds.stages(one.bound(), one.resources)
+        ran = one.fluid(0.003) if fidelity == "fluid" else one.bound()
+        times = stages(ran) if fidelity == "fluid" else ranked
+        record.add(where, one.case, one.plan, ran, times, largest, one.case.traffic)
+    record.buffers = one.buffers()
+    record.memory = strategy.memory(one.case, one.case.model, "bf16", record.buffers)
+    return record.outcome(one.resources)
+
+
+@pytest.fixture(scope="module")
+def one():
+    return layer("cann-ep", pod_name="cloudmatrix384", ep=32, experts=32, place="packed")
+
+
+def test_times_and_bounds_by_case_and_rank(one):
+    out = recorded(one, cases=((0, 3), (1, 3)))
+    assert out.cases.tolist() == [[0, 3], [1, 3]]
+    assert out.stages["layer"].shape == (2, 32)
+    total = out.stages["dispatch"] + out.stages["expert"] + out.stages["combine"]
+    assert total == pytest.approx(out.stages["layer"])
+    for stage, least in out.bound.items():
+        assert (out.stages[stage].max(axis=1) >= least * (1 - 1e-9)).all()
+
+
+@pytest.mark.parametrize("fidelity", ["fluid", "bound"])
+def test_breakdown_sums_to_the_slowest_rank(one, fidelity):
+    out = recorded(one, fidelity)
+    assert sum(part[0] for part in out.breakdown.values()) == pytest.approx(out.stages["layer"].max())
+    assert (out.solves > 0) == (fidelity == "fluid")
+
+
+def test_in_closed_form_the_slowest_rank_takes_the_bound(one):
+    """What all ranks together need of a resource can take longer than any rank's own path."""
+    crowd = layer("deepep-ll", pod_name="clos", ep=16, experts=16, hidden=8192, tokens=64, skew=3.0)
+    for some in (one, crowd):
+        out = recorded(some, "bound")
+        for stage, least in out.bound.items():
+            assert out.stages[stage].max(axis=1) == pytest.approx(least)
+
+
+def test_traffic_is_payload_of_both_operations_by_tier(one):
+    out = recorded(one)
+    protocol, model = one.strategy.protocol, one.case.model
+    each = protocol.dispatch_row(model) + protocol.combine_row(model)
+    assert sum(out.traffic_B.values()) == pytest.approx(32 * 12 * 4 * each)
+    assert out.traffic_B["self"] == pytest.approx(np.trace(one.case.traffic.entries_to) * each)
+    assert out.traffic_B["scale_out"] == 0
+    assert min(out.traffic_B[tier] for tier in ("device", "host", "domain")) > 0
+
+
+def test_padding_is_wire_but_not_payload():
+    exact = recorded(layer("nccl-alltoall"))
+    padded = recorded(layer({"kind": "nccl-alltoall", "sizes": "padded", "capacity_factor": 8}))
+    assert padded.traffic_B == pytest.approx(exact.traffic_B)
+    ratio = padded.bandwidth_Bps["wire"] / padded.bandwidth_Bps["logical"]
+    assert ratio > exact.bandwidth_Bps["wire"] / exact.bandwidth_Bps["logical"]
+
+
+def test_padding_that_is_too_small_is_said():
+    out = recorded(layer({"kind": "nccl-alltoall", "sizes": "padded"}, skew=2.0))
+    assert any("drops" in warning for warning in out.warnings)
+
+
+def test_bandwidths(one):
+    out = recorded(one)
+    rows = one.case.traffic.entries_to
+    seconds = out.stages["dispatch"].max()
+    row = one.strategy.protocol.dispatch_row(one.case.model)
+    assert out.bandwidth_Bps["logical"] == pytest.approx(rows.sum(axis=1).max() * row / seconds)
+    leaving = (rows * ~np.eye(32, dtype=bool)).sum(axis=1).max()
+    assert out.bandwidth_Bps["wire"] == pytest.approx(leaving * row / seconds)
+    assert "own rank included" in out.bandwidth_Bps["library"]["name"]
+
+
+def test_bus_bandwidth_leaves_the_own_share_out():
+    one = layer("nccl-alltoall", skew=0.0)
+    row = one.strategy.protocol.dispatch_row(one.case.model)
+    assert one.strategy.protocol.logical_bytes(one.case) == pytest.approx(12 * 4 * row * 7 / 8)
+
+
+def test_the_bottleneck_is_the_busiest_resource_or_gemm(one):
+    out = recorded(one)
+    assert out.bottleneck[1] == pytest.approx(max(row["utilisation"] for row in out.links))
+    slow = layer("cann-ep", pod_name="cloudmatrix384", intermediate=200_000)
+    name, share = recorded(slow).bottleneck
+    assert name.endswith("expert GEMM")
+    assert 0.5 < share < 1
+
+
+def test_links_are_the_fabric_and_the_busiest_core_of_each_rank(one):
+    out = recorded(one)
+    kinds = [row["kind"] for row in out.links]
+    assert kinds.count("core") == 32
+    assert len(kinds) == one.resources.fabric + 32
+    assert all(0 <= row["utilisation"] <= 1 for row in out.links)
+    carried = [row["load_B"] for row in out.links if row["kind"] not in ("core", "engine", "messages")]
+    assert np.isfinite(carried).all()
+
+
+def test_phases_have_a_row_each(one):
+    out = recorded(one, cases=((0, 0), (0, 1)))
+    assert len(out.phases) == 2 * len(one.plan.phases)
+    for row in out.phases:
+        assert 0 <= row["start_s"] <= row["end_s"] <= out.stages["layer"].max() * (1 + 1e-9)
+        assert 0 <= row["mean_s"] <= row["max_s"] * (1 + 1e-9)
+
+
+def test_imbalance_before_and_after():
+    out = recorded(layer("deepep-ll", "moonep", skew=2.0))
+    assert out.imbalance["after"]["rank_max_over_mean"] == pytest.approx(1.0)
+
+
+def test_no_tokens():
+    out = recorded(layer("cann-ep", tokens=0))
+    assert sum(out.traffic_B.values()) == 0
+    assert out.bandwidth_Bps["logical"] == 0
+    assert out.stages["layer"].max() > 0
+
+
+def test_what_does_not_fit_is_said():
+    one = layer("cann-ep", pod_name="cloudmatrix384", hidden=100_000, capacity=100_000)
+    assert any("do not fit" in warning for warning in recorded(one).warnings)
+    assert not any("do not fit" in warning for warning in recorded(layer("cann-ep")).warnings)

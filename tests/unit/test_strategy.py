@@ -1,0 +1,127 @@
+"""A protocol and a balancer in one plan: what comes first, what waits for weights, what memory they take."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from small_cases import EVERYTHING, layer, pod
+
+from moesim import moe, strategy
+from moesim.balancers import BALANCERS
+from moesim.plan import When
+from moesim.protocols import build
+from moesim.sources import Grade
+
+
+def phases(one):
+    return {phase.name: phase for phase in one.plan.phases}
+
+
+def test_without_a_planning_balancer_a_layer_is_dispatch_gemm_combine():
+    one = layer("deepep-ll")
+    assert one.strategy.planning is None
+    assert one.plan.ends == {
+        "dispatch": "dispatch.pack",
+        "expert": "expert.gemm",
+        "combine": "combine.reduce",
+    }
+    names = list(phases(one))
+    assert names[0].startswith("dispatch.")
+    assert not [name for name in names if name.startswith(("plan", "weights"))]
+
+
+def test_all_ranks_leave_the_planning_together():
+    one = layer("deepep-ll", "moonep")
+    first = one.plan.phases[1]
+    assert one.plan.phases[0].name == "plan"
+    assert [(dep.phase, dep.when) for dep in first.after] == [("plan", When.ALL)]
+
+
+def test_planning_costs_what_the_calibration_says():
+    one = layer("deepep-ll", "moonep")
+    c = one.strategy.planning
+    fixed = c["launch"] + c["plan"] + c["plan_barriers"] * c["barrier"]
+    assert phases(one)["plan"].duration == pytest.approx(fixed + 12 * 4 * c["plan_per_entry"])
+    no_sync = phases(layer("deepep-ll", "moonep", off=["sync"]))["plan"].duration
+    assert phases(one)["plan"].duration - no_sync == pytest.approx(c["plan_barriers"] * c["barrier"])
+    assert "plan" not in phases(layer("deepep-ll", "moonep", off=["sync", "serialisation"]))
+
+
+def test_weights_travel_from_home_after_dispatch_and_before_the_gemm():
+    one = layer("deepep-ll", "moonep", skew=2.0)
+    push, moves = phases(one)["weights.push"], one.case.assignment.moves
+    placement = one.case.assignment.placement
+    assert len(moves) > 0
+    assert push.flows.src.tolist() == placement.home[placement.slot_expert[moves[:, 0]]].tolist()
+    assert push.flows.dst.tolist() == placement.slot_rank[moves[:, 0]].tolist()
+    assert (push.flows.payload == one.case.model.expert_bytes("bf16")).all()
+    ran = one.fluid()
+    assert (ran.spans["weights.push"].start >= ran.end("dispatch")).all()
+    assert (ran.spans["expert.gemm"].start >= ran.spans["weights.push"].end.max()).all()
+
+
+def test_nobody_waits_for_the_others_weights_without_sync():
+    one = layer("deepep-ll", "moonep", skew=2.0, off=["sync"])
+    ran = one.fluid()
+    arrived = np.maximum(ran.spans["weights.push"].arrived, ran.spans["weights.push"].start)
+    assert ran.spans["expert.gemm"].start == pytest.approx(arrived)
+
+
+def test_balanced_gemms_take_the_same_rows_everywhere():
+    shape = {"skew": 2.0, "tokens": 256, "hidden": 64, "intermediate": 4096}
+    spread = [
+        phases(layer("deepep-ll", name, pod_name="gb200-nvl72", **shape))["expert.gemm"].duration
+        for name in ("none", "moonep")
+    ]
+    assert np.ptp(spread[1]) < np.ptp(spread[0])
+
+
+def test_own_protocol_of_the_planner_does_not_plan_twice():
+    names = phases(layer("rank-dedup-push", "moonep"))
+    assert "plan" in names
+    assert "dispatch.plan" not in names
+    assert "dispatch.plan" in phases(layer("rank-dedup-push"))
+
+
+def test_a_planner_adds_static_slots_and_rows():
+    plain, static = layer("deepep-ll"), layer("deepep-ll", "moonep")
+    added = static.buffers().keys() - plain.buffers().keys()
+    assert added == {"weight_slots", "expert_rows"}
+    assert static.buffers()["weight_slots"] == 2 * static.case.model.expert_bytes("bf16")
+    rows = static.case.assignment.static_rows
+    assert static.buffers()["expert_rows"] == rows * static.strategy.protocol.dispatch_row(static.case.model)
+    # Its own protocol has such a buffer already.
+    assert "expert_rows" not in layer("rank-dedup-push", "moonep").buffers()
+
+
+def test_memory_is_homes_of_all_layers_and_buffers():
+    one = layer("deepep-ll", "moonep")
+    model = moe.load("deepseek-v3")
+    used = strategy.memory(one.case, model, "fp8", {"a": 3.0, "b": 4.0})
+    assert used["expert_weights"] == 2 * model.expert_bytes("fp8") * 58
+    assert used["buffers"] == 7.0
+    assert used["device"] == one.case.device.memory
+
+
+def test_what_is_assumed_is_cited_as_such():
+    topology = pod("gb200-nvl72")
+    one = strategy.build(
+        "x", build("ubep"), BALANCERS.get("moonep")(), ("atomic-512B", "multicast"), topology
+    )
+    assert one.assumed == ("atomic-512B",)
+    assert [cited.where for cited in one.cited if cited.where.startswith("assume")] == ["assume atomic-512B"]
+    assert one.cited[0].grade is Grade.ASSUMED
+    assert {cited.where.split(".")[0] for cited in one.cited[1:]} == {"ubep", "moonep"}
+
+
+def test_nothing_is_left_of_a_planner_but_its_weights():
+    one = layer("deepep-ll", "moonep", skew=2.0, off=EVERYTHING)
+    assert set(phases(one)) == {
+        "dispatch.send",
+        "dispatch.pack",
+        "weights.push",
+        "weights.here",
+        "expert.gemm",
+        "combine.send",
+        "combine.reduce",
+    }
