@@ -59,7 +59,9 @@ def transfer_span(phase: Transfer, taken: Demand, resources: Resources, start: F
     arrived = _least(flows.dst, begun, ranks) + inward + _least(flows.dst, taken.latency, ranks)
     np.maximum.at(arrived, flows.dst, arrival)
     arrived = np.maximum(arrived, start)
-    return Span(start, end, arrived, last_sender(flows, arrival, ranks), wire + _farthest(flows, taken, ranks))
+    return Span(
+        start, end, arrived, last_sender(flows, arrival, ranks), wire + _farthest(flows, taken, ranks)
+    )
 
 
 def last_sender(flows: FlowSet, arrival: FloatArray, ranks: int) -> IntArray:
@@ -113,10 +115,11 @@ def stages(timing: Timing, resources: Resources) -> tuple[dict[str, FloatArray],
     """Bounds of the four times: (R,) [s] for each rank, and [s] for the largest over ranks, of a bound run.
 
     Dispatch and layer begin together on all ranks, so they follow from the longest path, the largest over ranks also
-    where it leads over another rank; the layer also from each resource's whole load over its capacity. Expert and combine begin at a moment that differs from rank to rank and
-    that no closed form knows: a rank that begins late may find everything there. So for a rank only its own work
-    counts, and for the largest over ranks also what the last rank to begin must still send to another. The four
-    are bounds each for itself and do not add up; nor need a rank of those in the first carry what is in the second.
+    where it leads over another rank; the layer also from each resource's whole load over its capacity. Expert and
+    combine begin at a moment that differs from rank to rank and that no closed form knows: a rank that begins late
+    may find everything there. So for a rank only its own work counts, and for the largest over ranks also what the
+    last rank to begin must still send to another. The four are bounds each for itself and do not add up; nor need a
+    rank of those in the first carry what is in the second.
     """
     plan = timing.plan
     ranked = {"dispatch": timing.end("dispatch"), "layer": timing.end("combine")}
@@ -146,7 +149,7 @@ def _latest(timing: Timing) -> dict[str, float]:
 
 
 def _within(timing: Timing, first: str, last: str) -> tuple[FloatArray, float]:
-    """From the end of ``first`` to that of ``last``: own work of each rank (R,) [s], and the path at its least rank [s].
+    """From the end of ``first`` to that of ``last``: own work of each rank (R,) [s]; the path at its least rank [s].
 
     Own work is local phases and sending; what others send may be there already.
     """

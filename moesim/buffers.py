@@ -11,8 +11,10 @@ def up(value: int, step: int) -> int:
     return -(-value // step) * step
 
 
-def cloudmatrix(ranks: int, tokens: int, k: int, local: int, dispatch_row: float, combine_row: float) -> dict[str, float]:
-    """Static windows of the fused operators of CloudMatrix384: R x B min(K, local experts) messages for each of the two.
+def cloudmatrix(
+    ranks: int, tokens: int, k: int, local: int, dispatch_row: float, combine_row: float
+) -> dict[str, float]:
+    """Static windows of CloudMatrix384's fused operators: R x B min(K, local experts) messages for each of the two.
 
     Source: arXiv 2506.12708 v2. Its example: 320 ranks, 96 tokens, one expert a die: 225 MiB + 420 MiB.
 
@@ -28,8 +30,8 @@ def cann_fullmesh(
 ) -> dict[str, float]:
     """Windows of CANN's dispatch and combine V2 on A3, two halves of each.
 
-    2 x (local B R slot + (K + shared) B A512(2H)), where a slot is A512(A32(2H) + 64), or with flags in each 512 B block
-    ceil((A32(2H) + 64) / 480) x 512. Source: CANN ops-transformer, moe_distribute_dispatch_v2.
+    2 x (local B R slot + (K + shared) B A512(2H)), where a slot is A512(A32(2H) + 64), or with flags in each
+    512 B block ceil((A32(2H) + 64) / 480) x 512. Source: CANN ops-transformer, moe_distribute_dispatch_v2.
 
     >>> round(sum(cann_fullmesh(256, 128, 8, 1, 7168, flags_in_block=True).values()) / 2**20)
     988
@@ -43,7 +45,7 @@ def cann_fullmesh(
 
 
 def cann_a2_fullmesh(ranks: int, tokens: int, k: int, local: int, hidden: int) -> float:
-    """Window of CANN's A2 full mesh: 2 x (B R min(local, K) H x 2 B + 2 MB), MB = 2^20. Source: CANN ops-transformer."""
+    """Window of CANN's A2 full mesh: 2 x (B R min(local, K) H x 2 B + 2 MiB). Source: CANN ops-transformer."""
     return 2.0 * (tokens * ranks * min(local, k) * hidden * 2 + 2 * 2**20)
 
 
@@ -57,8 +59,9 @@ def on_demand(dispatch: float, combine: float, ranks: int, local: int) -> dict[s
 def deepep_low_latency(tokens: int, hidden: int, experts: int) -> dict[str, float]:
     """RDMA buffer of DeepEP's low-latency kernels: two halves of send, receive and signalling areas.
 
-    With d = 16 + max(2H, H + 4 H/128) and c = 4 H/128 + 2H: align128(2 [max(B d, E B c) + E B max(d, c) + align128(4 E)]).
-    Source: the public buffer layout (csrc/config.hpp). ``experts`` counts redundant ones.
+    With d = 16 + max(2H, H + 4 H/128) and c = 4 H/128 + 2H:
+    align128(2 [max(B d, E B c) + E B max(d, c) + align128(4 E)]). Source: the public buffer
+    layout (csrc/config.hpp). ``experts`` counts redundant ones.
 
     >>> [round(sum(deepep_low_latency(t, 5120, 448).values()) / 2**30, 2) for t in (2048, 1856, 1840, 1536)]
     [35.55, 32.21, 31.94, 26.66]

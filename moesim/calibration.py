@@ -44,7 +44,8 @@ def load(
     """The calibration of ``kind`` on ``pod``, or the default one where there is none.
 
     ``constants`` maps the names that the protocol or balancer needs to their dimension; the file must hold exactly
-    those, and may hold what is ``legal`` besides (what an heir states itself). Raises :class:`InputError` with the place of what is missing, unknown or of the wrong unit.
+    those, and may hold what is ``legal`` besides (what an heir states itself). Raises :class:`InputError` with the
+    place of what is missing, unknown or of the wrong unit.
     """
     known = resources.names("calibration")
     chosen = pod if f"{pod}/{kind}" in known else FALLBACK
@@ -56,7 +57,9 @@ def load(
     parent = document.data.get("inherits")
     if parent is not None:
         # Constants that two protocols share stand in one file only.
-        rest = load(pod, parent, {name: kind for name, kind in constants.items() if name not in own}, constants)
+        rest = load(
+            pod, parent, {name: kind for name, kind in constants.items() if name not in own}, constants
+        )
         values, cited = dict(rest.values), list(rest.cited)
     problems: list[Problem] = []
     for name, dimension in constants.items():
@@ -70,7 +73,9 @@ def load(
         cited.append(replace(citation, where=f"{kind}.{name} ({chosen})"))
     if problems:
         raise InputError(problems)
-    return Calibration(kind, chosen, document.path, document.data.get("access", "default"), values, tuple(cited))
+    return Calibration(
+        kind, chosen, document.path, document.data.get("access", "default"), values, tuple(cited)
+    )
 
 
 def _closed(document: Document, constants: Mapping[str, str]) -> None:

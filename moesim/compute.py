@@ -27,7 +27,9 @@ def compute_dtype(device: Device, name: str) -> str:
         if candidate in device.compute or not device.compute:
             return candidate
     legal = ", ".join(device.compute)
-    raise InputError(Problem(f"{device.name} cannot compute with {name} weights", legal=f"expert_dtype: {legal}"))
+    raise InputError(
+        Problem(f"{device.name} cannot compute with {name} weights", legal=f"expert_dtype: {legal}")
+    )
 
 
 def grouped_gemm(
@@ -35,9 +37,10 @@ def grouped_gemm(
 ) -> FloatArray:
     """(R,) [s] of the grouped GEMM of the experts on each rank.
 
-    ``form``: format of the weights. ``rows`` (P,): rows of each slot, padding included; ``slot_rank`` (P,). A rank multiplies all rows at the achieved
-    compute rate or reads the weights of every slot that has rows, and its activations, at the achieved HBM rate,
-    whichever takes longer (roofline; both rates derated by the device's measured efficiencies).
+    ``form``: format of the weights. ``rows`` (P,): rows of each slot, padding included; ``slot_rank`` (P,). A rank
+    multiplies all rows at the achieved compute rate or reads the weights of every slot that has rows, and its
+    activations, at the achieved HBM rate, whichever takes longer (roofline; both rates derated by the device's
+    measured efficiencies).
     """
     peak = device.compute.get(compute_dtype(device, form), math.inf)
     rate = peak * device.compute_efficiency

@@ -53,10 +53,10 @@ class Resources:
 class Demand:
     """CSR of flows over resources: flow f takes ``weight`` units of ``index`` for each unit of its ``size``.
 
-    ``indptr`` (F+1,), ``index`` and ``weight`` (nnz,); ``size`` (F,); ``latency`` (F,) [s]. The size of a flow is all that
-    its rank sends in the transfer [B of wire], and its weights are so much smaller: the cores of a rank post their
-    writes into one queue, so it is the rank that gets a fair share of the fabric, and each of its flows gets of that
-    in proportion to what it has to send. A rank that contends with nobody is done when its busiest resource is.
+    ``indptr`` (F+1,), ``index`` and ``weight`` (nnz,); ``size`` (F,); ``latency`` (F,) [s]. The size of a flow is all
+    that its rank sends in the transfer [B of wire], and its weights are so much smaller: the cores of a rank post
+    their writes into one queue, so it is the rank that gets a fair share of the fabric, and each of its flows gets of
+    that in proportion to what it has to send. A rank that contends with nobody is done when its busiest resource is.
     """
 
     indptr: IntArray

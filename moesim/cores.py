@@ -23,9 +23,9 @@ class Dealt:
 def runs(copies: IntArray, cores: int) -> Dealt:
     """Contiguous runs of experts: the rule of CANN's fused dispatch.
 
-    ``copies`` (R, P): rows from each rank to each slot. Each core gets floor(P / cores) consecutive slots. The slots left
-    over are shared, token by token, by groups of cores: as many equal groups as divide both. The load of a core is
-    therefore the sum of its experts, whatever their heat.
+    ``copies`` (R, P): rows from each rank to each slot. Each core gets floor(P / cores) consecutive slots. The slots
+    left over are shared, token by token, by groups of cores: as many equal groups as divide both. The load of a core
+    is therefore the sum of its experts, whatever their heat.
 
     >>> dealt = runs(np.array([[4, 1, 6]]), cores=2)
     >>> list(zip(dealt.core.tolist(), dealt.slot.tolist(), dealt.copies.tolist()))

@@ -18,7 +18,11 @@ Steps = Generator[simpy.Event, None, None]
 
 
 def run(
-    plan: Plan, resources: Resources, *, tolerance: float, background: tuple[FlowSet, FloatArray] | None = None
+    plan: Plan,
+    resources: Resources,
+    *,
+    tolerance: float,
+    background: tuple[FlowSet, FloatArray] | None = None,
 ) -> Timing:
     """Run ``plan`` once, all ranks starting at time zero.
 

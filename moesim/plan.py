@@ -72,7 +72,9 @@ class When(Enum):
     ALL = "all ranks' phases have ended"
     INBOUND = "all flows of the transfer towards me have arrived"
     OUTBOUND = "all my flows of the transfer have arrived at their destinations"
-    STREAM = "my inbound flows arrive: start with the transfer, end no sooner than the last flow plus one chunk"
+    STREAM = (
+        "my inbound flows arrive: start with the transfer, end no sooner than the last flow plus one chunk"
+    )
 
 
 @dataclass(frozen=True)

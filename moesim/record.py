@@ -141,7 +141,9 @@ def _bytes_moved(one: Strategy, case: Case, plan: Plan) -> tuple[float, float, f
     """Of one dispatch [B]: payload of the busiest rank, own rank included; its wire bytes; the library's count."""
     rows = one.protocol.rows(case)
     logical = float(rows.sum(axis=1).max(initial=0)) * one.protocol.dispatch_row(case.model)
-    sent = next(phase.flows for phase in plan.phases if phase.name == "dispatch.send" and isinstance(phase, Transfer))
+    sent = next(
+        phase.flows for phase in plan.phases if phase.name == "dispatch.send" and isinstance(phase, Transfer)
+    )
     wire = float(np.bincount(sent.src, weights=sent.wire, minlength=case.ranks).max(initial=0.0))
     return logical, wire, one.protocol.logical_bytes(case)
 
@@ -168,7 +170,9 @@ def _links(shared: Resources, load: FloatArray, seconds: float) -> list[dict[str
     capacity = shared.capacity
     cores = load[shared.fabric :].reshape(-1, shared.cores)
     chosen = [*range(shared.fabric)]
-    chosen += [shared.fabric + rank * shared.cores + int(row.argmax()) for rank, row in enumerate(cores) if row.any()]
+    chosen += [
+        shared.fabric + rank * shared.cores + int(row.argmax()) for rank, row in enumerate(cores) if row.any()
+    ]
     return [
         {
             "resource": shared.name(index),

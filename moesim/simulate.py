@@ -108,7 +108,10 @@ def _count(assignment: Assignment, built: Built) -> Traffic:
     vertices = built.topology.devices[built.devices]
     host, domain = built.topology.host[vertices], built.topology.domain[vertices]
     return traffic.count(
-        assignment, len(vertices), np.unique(host, return_inverse=True)[1], np.unique(domain, return_inverse=True)[1]
+        assignment,
+        len(vertices),
+        np.unique(host, return_inverse=True)[1],
+        np.unique(domain, return_inverse=True)[1],
     )
 
 
@@ -157,7 +160,9 @@ def _background(built: Built) -> tuple[FlowSet, FloatArray] | None:
     if not flows:
         return None
     src, dst = np.array([flow.src for flow in flows]), np.array([flow.dst for flow in flows])
-    return FlowSet.of(src, dst, np.array([flow.size for flow in flows])), np.array([flow.start for flow in flows])
+    return FlowSet.of(src, dst, np.array([flow.size for flow in flows])), np.array(
+        [flow.start for flow in flows]
+    )
 
 
 def _stages(ran: Timing) -> dict[str, FloatArray]:
@@ -200,7 +205,13 @@ def _costs(built: Built, pod: _Pod, one: Strategy, batch: _Batch, off: frozenset
 
 def _hashes(built: Built, chosen: list[Strategy]) -> dict[str, str]:
     """SHA-256 of every file that the answer stands on."""
-    paths = [built.topology.path, str(resources.find("models", "models")), str(resources.find("sources", "sources"))]
+    paths = [
+        built.topology.path,
+        str(resources.find("models", "models")),
+        str(resources.find("sources", "sources")),
+    ]
     paths += [costs.path for one in chosen for costs in (one.costs, one.planning) if costs is not None]
     files = {path: Path(path) for path in paths if path is not None}
-    return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items() if path.is_file()}
+    return {
+        name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items() if path.is_file()
+    }

@@ -36,7 +36,8 @@ class Strategy:
         """Every constant, and the assumed properties."""
         extra = () if self.planning is None else self.planning.cited
         granted = tuple(
-            Cited(f"assume {name}", "yes", "scenario", Grade.ASSUMED, "not known of this pod") for name in self.assumed
+            Cited(f"assume {name}", "yes", "scenario", Grade.ASSUMED, "not known of this pod")
+            for name in self.assumed
         )
         return (*granted, *self.costs.cited, *extra)
 
@@ -44,8 +45,10 @@ class Strategy:
 def build(
     name: str, protocol: Protocol, balancer: Balancer, assume: tuple[str, ...], topology: Topology
 ) -> Strategy:
-    """Put a strategy together with its constants on ``topology``. Raises :class:`InputError` if a calibration is bad."""
-    planning = calibration.load(topology.name, balancer.name, balancer.constants) if balancer.constants else None
+    """A strategy with its constants on ``topology``. Raises :class:`InputError` if a calibration is bad."""
+    planning = (
+        calibration.load(topology.name, balancer.name, balancer.constants) if balancer.constants else None
+    )
     needed = (protocol.needs() | balancer.needs) - topology.properties
     assumed = tuple(sorted(needed & set(assume)))
     return Strategy(name, protocol, balancer, protocol.calibrate(topology.name), planning, assumed)
@@ -66,7 +69,9 @@ def plan(strategy: Strategy, case: Case, dtype: str) -> Plan:
     gemm = Local("expert.gemm", "gemm", seconds, (*arrived, *last(weights, ())))
     combine = strategy.protocol.combine(case, (After(gemm.name),))
     phases = (*before, *dispatch, *weights, gemm, *combine)
-    return Plan(case.ranks, phases, {"dispatch": dispatch[-1].name, "expert": gemm.name, "combine": combine[-1].name})
+    return Plan(
+        case.ranks, phases, {"dispatch": dispatch[-1].name, "expert": gemm.name, "combine": combine[-1].name}
+    )
 
 
 def _planning(strategy: Strategy, case: Case) -> list[Phase]:
@@ -93,7 +98,11 @@ def _weights(strategy: Strategy, case: Case, dtype: str, after: tuple[After, ...
         launch = sequence([Local("weights.launch", "weights", case.each(c["launch"]))], after)
     push = Transfer("weights.push", "weights", flows, last(launch, after))
     if "sync" in case.off:
-        return [*launch, push, Local("weights.here", "weights", case.each(0.0), (After(push.name, When.INBOUND),))]
+        return [
+            *launch,
+            push,
+            Local("weights.here", "weights", case.each(0.0), (After(push.name, When.INBOUND),)),
+        ]
     waits = (After(push.name, When.ALL), After(push.name, When.INBOUND))
     return [*launch, push, Local("weights.barrier", "weights", case.each(c["barrier"]), waits)]
 
@@ -111,7 +120,7 @@ def buffers(strategy: Strategy, case: Case, dtype: str) -> dict[str, float]:
 
 
 def memory(case: Case, model: MoEModel, dtype: str, sizes: Mapping[str, float]) -> dict[str, float]:
-    """Bytes per rank: expert weights of all MoE layers, buffers, and what the device has. Attention and KV are not ours."""
+    """Bytes per rank: expert weights of all MoE layers, buffers, what the device has. Attention and KV are not ours."""
     homes = np.bincount(case.assignment.placement.home, minlength=case.ranks).max()
     return {
         "expert_weights": float(homes) * model.expert_bytes(dtype) * model.moe_layers,

@@ -18,9 +18,9 @@ WIRE = "wire"
 class Span:
     """One phase on all ranks: ``start`` and ``end`` (R,) [s].
 
-    For a transfer ``end`` is when the rank's own flows have arrived, ``arrived`` (R,) [s] when the last flow towards the
-    rank has, ``last`` (R,) which rank sent that one (-1: nothing came), and ``wire`` (R,) [s] the least time that the
-    rank's own flows need on the fabric, latency included.
+    For a transfer ``end`` is when the rank's own flows have arrived, ``arrived`` (R,) [s] when the last flow towards
+    the rank has, ``last`` (R,) which rank sent that one (-1: nothing came), and ``wire`` (R,) [s] the least time that
+    the rank's own flows need on the fabric, latency included.
     """
 
     start: FloatArray

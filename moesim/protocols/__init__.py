@@ -134,7 +134,7 @@ class Protocol(ABC):
         """What a user should know about this case beside its times."""
         return []
 
-    def check(self, model: MoEModel, ranks: int) -> None:
+    def check(self, model: MoEModel, ranks: int) -> None:  # noqa: B027 - most protocols run anything
         """Raise :class:`InputError` if the protocol cannot run this model on so many ranks."""
 
     @abstractmethod

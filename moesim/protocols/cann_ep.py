@@ -17,6 +17,7 @@ from moesim.plan import After, Local, Phase, Transfer, When
 from moesim.protocols import PROTOCOLS, Case, last, sequence
 from moesim.protocols.fused import CONSTANTS, CROSSINGS, Fused, FusedParams, reduction, static_windows
 
+
 class CannParams(FusedParams):
     """``window``: which published size formula the static windows follow."""
 
@@ -28,7 +29,9 @@ class CannEP(Fused):
     """The bulk-synchronous baseline."""
 
     kind = "cann-ep"
-    summary = "CANN fused dispatch and combine: bulk-synchronous, static windows, experts dealt to cores in runs"
+    summary = (
+        "CANN fused dispatch and combine: bulk-synchronous, static windows, experts dealt to cores in runs"
+    )
     constants = CONSTANTS
     bandwidth_name = "payload of all copies, own rank included, over time (CloudMatrix384 table)"
     Params = CannParams
@@ -58,7 +61,9 @@ class CannEP(Fused):
 
     def _head(self, case: Case, operation: str, after: tuple[After, ...]) -> list[Phase]:
         launch = Local(f"{operation}.launch", "launch", case.each(case.calibration["launch"]))
-        rest = Local(f"{operation}.unexplained", "unexplained", case.unexplained(operation, CROSSINGS[operation]))
+        rest = Local(
+            f"{operation}.unexplained", "unexplained", case.unexplained(operation, CROSSINGS[operation])
+        )
         return sequence([launch, rest], after)
 
     def _flags(self, case: Case, after: tuple[After, ...]) -> list[Phase]:
@@ -81,9 +86,16 @@ class CannEP(Fused):
         )
         end = self.prefix_sum(case) + min(1.0, c["dispatch_barriers"]) * barrier
         flight = Local(
-            "dispatch.flag flight", "sync", case.farthest, tuple(After(d.phase, When.ALL) for d in last(before, after))
+            "dispatch.flag flight",
+            "sync",
+            case.farthest,
+            tuple(After(d.phase, When.ALL) for d in last(before, after)),
         )
-        return [*before, flight, *sequence([Local("dispatch.prefix sum", "sync", case.each(end))], (After(flight.name),))]
+        return [
+            *before,
+            flight,
+            *sequence([Local("dispatch.prefix sum", "sync", case.each(end))], (After(flight.name),)),
+        ]
 
     def combine(self, case: Case, after: tuple[After, ...]) -> tuple[Phase, ...]:
         c = case.calibration

@@ -1,4 +1,4 @@
-"""DeepEP's low-latency kernels: one message a (token, expert), straight into the expert's slot, one flag a (peer, expert).
+"""DeepEP's low-latency kernels: a message a (token, expert), straight into the expert's slot, a flag a (peer, expert).
 
 Ranks of one scale-up domain are reached by stores, others by RDMA that the GPU posts itself. The receiver waits for the
 flags of all peers and packs the rows by expert. Source: DeepEP, csrc/kernels and docs/legacy.md.

@@ -51,7 +51,9 @@ class Fused(Protocol):
 
     def calibrate(self, pod: str) -> Calibration:
         calibration = super().calibrate(pod)
-        return calibration if self.params.cores is None else calibration.with_value("cores", self.params.cores)
+        return (
+            calibration if self.params.cores is None else calibration.with_value("cores", self.params.cores)
+        )
 
     def dispatch_row(self, model: MoEModel) -> float:
         """A row and its scale, padded to the 512 B that the fabric writes at once (7.5 KiB for INT8 at 7168)."""
@@ -60,7 +62,9 @@ class Fused(Protocol):
     def combine_row(self, model: MoEModel) -> float:
         return model.row_bytes(self.params.combine)
 
-    def flows(self, case: Case, dealt: Dealt, to: IntArray, *, payload: float, wire: float, writes: int = 1) -> FlowSet:
+    def flows(
+        self, case: Case, dealt: Dealt, to: IntArray, *, payload: float, wire: float, writes: int = 1
+    ) -> FlowSet:
         """Flows of dealt copies, each ``writes`` remote writes; not bound to cores if the imbalance term is off."""
         c = case.calibration
         return flows(
@@ -96,7 +100,9 @@ def static_windows(protocol: Fused, case: Case, window: str) -> dict[str, float]
     k, model = case.model.top_k, case.model
     rows = protocol.dispatch_row(model), protocol.combine_row(model)
     if "memory" in case.off:
-        return buffers.on_demand(case.received.max() * rows[0], case.sent.max() * rows[1], case.ranks, case.local)
+        return buffers.on_demand(
+            case.received.max() * rows[0], case.sent.max() * rows[1], case.ranks, case.local
+        )
     records = {"metadata": 32.0 * case.slots}
     if window == "cm384":
         return buffers.cloudmatrix(case.ranks, case.capacity, k, case.local, *rows) | records

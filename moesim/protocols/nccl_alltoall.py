@@ -24,7 +24,7 @@ COUNT = 8
 
 
 class NcclParams(Params):
-    """``sizes``: exact, or padded to ``capacity_factor`` times the mean. ``dispatch``, ``combine``: formats of a row."""
+    """``sizes``: exact, or padded to ``capacity_factor`` x the mean. ``dispatch``, ``combine``: formats of a row."""
 
     sizes: Literal["exact", "padded"] = "exact"
     capacity_factor: float | None = Field(default=None, gt=0)
@@ -98,7 +98,9 @@ class NcclAllToAll(Protocol):
         before: list[Phase] = sequence([pack], after)
         if self.params.sizes == "exact":
             before += self._metadata(case, last(before, after))
-        send = self._exchange(case, "dispatch", self._carried(case), row, last(before, after), self.rows(case))
+        send = self._exchange(
+            case, "dispatch", self._carried(case), row, last(before, after), self.rows(case)
+        )
         moved = case.received * row * ("memory" not in case.off)
         unpack = Local(
             "dispatch.sort",

@@ -23,7 +23,9 @@ class RankDedupPush(Protocol):
     """Rows de-duplicated by rank, expanded at their destination."""
 
     kind = "rank-dedup-push"
-    summary = "MoonEP's push: one row a (token, destination rank), expanded there; planning with three barriers"
+    summary = (
+        "MoonEP's push: one row a (token, destination rank), expanded there; planning with three barriers"
+    )
     constants = {
         "launch": "time",
         "plan": "time",

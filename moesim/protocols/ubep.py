@@ -77,7 +77,9 @@ class Ubep(Fused):
         """Times that the receiver writes a copy: to its place and, with sentinels, back over the window."""
         return 2 if self.params.sync == "sp" else 1
 
-    def _head(self, case: Case, operation: str, after: tuple[After, ...], scheduler: float = 0.0) -> list[Phase]:
+    def _head(
+        self, case: Case, operation: str, after: tuple[After, ...], scheduler: float = 0.0
+    ) -> list[Phase]:
         if "serialisation" in case.off:
             return []
         shared = case.calibration[f"{operation}_shared"] * case.unexplained(operation, CROSSINGS[operation])
@@ -107,9 +109,15 @@ class Ubep(Fused):
         waits = tuple(After(dep.phase, When.ALL) for dep in last(counts, after))
         flight = Local("dispatch.count flight", "sync", case.farthest, waits)
         end = self.prefix_sum(case) + c["publish"]
-        return [*counts, flight, *sequence([Local("dispatch.offsets", "sync", case.each(end))], (After(flight.name),))]
+        return [
+            *counts,
+            flight,
+            *sequence([Local("dispatch.offsets", "sync", case.each(end))], (After(flight.name),)),
+        ]
 
-    def _visible(self, case: Case, send: Transfer, row: float, received: FloatArray) -> tuple[list[Phase], After]:
+    def _visible(
+        self, case: Case, send: Transfer, row: float, received: FloatArray
+    ) -> tuple[list[Phase], After]:
         """How the receiver knows that data has come: token by token, or a checksum behind the whole batch."""
         if self.params.sync != "dc" or "sync" in case.off:
             return [], After(send.name, When.STREAM)
@@ -146,8 +154,8 @@ class Ubep(Fused):
         line = calibration["dispatch_at_8"] + calibration["dispatch_per_doubling"] * float(np.log2(ranks / 8))
         whole, share = max(0.0, line) * 1e6, calibration["dispatch_shared"]
         return [
-            f"of the {whole:.1f} us that the stated terms of a bulk-synchronous dispatch leave unexplained at EP{ranks} "
-            f"(latencies included), ubep pays {share:.0%} (dispatch_shared): with 0 % its dispatch is "
+            f"of the {whole:.1f} us that the stated terms of a bulk-synchronous dispatch leave unexplained at "
+            f"EP{ranks} (latencies included), ubep pays {share:.0%} (dispatch_shared): with 0 % its dispatch is "
             f"{share * whole:.1f} us shorter, with 100 % {(1 - share) * whole:.1f} us longer"
         ]
 
