@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from moesim.levels import levels_of, settle
 from moesim.lowrank import LARGEST, LowRank
-from moesim.rates import FloatArray, IntArray, binding, columns, fill, restrict, tally
+from moesim.rates import Binding, FloatArray, IntArray, columns, fill, restrict, tally
 
 # Finishes closer than this, relative to the flow's own duration, are one instant: equal flows end together.
 INSTANT = 1e-12
@@ -65,7 +65,7 @@ class Fluid:
         self._done, self._ends = np.zeros(0, dtype=np.int64), np.zeros(0)
         self._told = np.zeros(0, dtype=bool)
         self._born = np.zeros(0, dtype=np.int64)
-        self._kept = np.ones(nodes + 1, dtype=bool)
+        self._binding = Binding(self.capacity)
 
     def add(self, path: IntArray, taken: FloatArray, size: FloatArray, release: FloatArray) -> int:
         """Flows that start at ``release`` (F,) [s] or ``now``, whichever is later; returns the first one's number.
@@ -76,8 +76,11 @@ class Fluid:
         width = max(len(path), len(self._path))
         self._path = np.concatenate([_widen(self._path, width, nodes), _widen(path, width, nodes)], 1)
         self._taken = np.concatenate([_widen(self._taken, width, 0), _widen(taken, width, 0)], 1)
+        # A flow of no bytes takes nothing, whatever a byte of it would take.
+        path, taken = np.where(size > 0, path, nodes), np.where(size > 0, taken, 0.0)
         carried = tally(path, taken * size, nodes + 1)[:-1]
         self.load += carried
+        self._binding.add(path, taken)
         shortest = float((carried / self.capacity[:-1]).max(initial=0.0, where=carried > 0))
         self._size = np.append(self._size, size)
         self._scale = np.append(self._scale, np.full(len(size), shortest))
@@ -200,9 +203,7 @@ class Fluid:
         self._level[:] = np.inf
         self._level[old.resources] = old.level[:-1]
         path, taken = self._path[:, flows], self._taken[:, flows]
-        if new:
-            self._kept = binding(path, taken, self.capacity)
-        path, taken = restrict(path, taken, self._kept)
+        path, taken = restrict(path, taken, self._binding.kept)
         used = np.zeros(nodes + 1, dtype=bool)
         used[path] = True
         resources = np.flatnonzero(used[:-1])
@@ -366,10 +367,11 @@ def place(active: _Active, done: IntArray, span: float) -> FloatArray:
         wait = np.where(more > 0, more * ahead / shared[place_of], 0.0)
     total = np.cumsum(np.minimum(wait, span))
     total -= (total - np.minimum(wait, span))[begin][segment]
-    ends = np.empty(len(done))
+    ends: FloatArray = np.empty(len(done))
     ends[order] = total
-    alone = active.left[done] * active.taken[:, done].max(axis=0)
-    return np.minimum(np.maximum(ends, alone), span)
+    alone: FloatArray = active.left[done] * active.taken[:, done].max(axis=0)
+    ends = np.minimum(np.maximum(ends, alone), span)
+    return ends
 
 
 def _widen(array: NDArray[Any], width: int, padding: float) -> NDArray[Any]:

@@ -101,45 +101,83 @@ def fill(
     return rate, passes
 
 
-def binding(path: IntArray, taken: FloatArray, capacity: FloatArray) -> NDArray[np.bool_]:
-    """Which resources (N+1,) can ever be full; the others follow from these and change no rate.
+class Binding:
+    """Which resources can ever be full; the others follow from these and change no rate.
 
     A resource r cannot bind if its flows all cross resources Q that together let less through: for each flow of r
     a q in Q, and ``sum over Q of capacity[q] * max(taken[r] / taken[q]) <= capacity[r]``. (The up-link of a host
     whose devices' ports add up to it; an engine behind its cores.) Where equality holds, a fixed order of the
-    resources keeps two of them from excusing each other. True for any subset of the flows as well.
+    resources keeps two of them from excusing each other. What is true for flows is true for any of them, so it is
+    enough to look at flows once, when they are added.
     """
-    nodes = len(capacity) - 1
-    heaviest = np.zeros(nodes + 1)
-    for row, weight in zip(path, taken, strict=True):
-        np.maximum.at(heaviest, row, weight)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        rank = np.argsort(np.argsort(np.where(heaviest > 0, capacity / heaviest, np.inf), kind="stable"))
-    through = np.zeros(nodes + 1)
-    highest = np.full(nodes + 1, -1)
-    for i, row in enumerate(path):
-        best = np.full(nodes + 1, np.inf)
-        best_rank = np.full(nodes + 1, nodes + 1)
-        for j, other in enumerate(path):
-            if i == j:
-                continue
-            mine, theirs, ratio = _pairs(row, other, taken[i], taken[j], nodes)
-            bound = np.bincount(mine, capacity[theirs] * ratio, nodes + 1)
-            top = np.full(nodes + 1, -1)
-            np.maximum.at(top, mine, rank[theirs])
-            better = bound < best
-            best, best_rank = np.where(better, bound, best), np.where(better, top, best_rank)
-        present = np.bincount(row, minlength=nodes + 1) > 0
-        through[present] += best[present]
-        highest[present] = np.maximum(highest, best_rank)[present]
-    implied = (through < capacity * (1 - TIE)) | ((through <= capacity * (1 + TIE)) & (highest < rank))
-    return ~implied & (heaviest > 0)
+
+    def __init__(self, capacity: FloatArray) -> None:
+        self._capacity = capacity
+        nodes = len(capacity) - 1
+        self._rank = np.argsort(np.argsort(capacity, kind="stable"))
+        self._seen = np.zeros(0, dtype=np.int64)
+        self._ratio = np.zeros(0)
+        # By slot of r and slot of q: what Q lets through, and the last of Q in order.
+        self._through: dict[tuple[int, int], FloatArray] = {}
+        self._last: dict[tuple[int, int], IntArray] = {}
+        self._present: dict[int, NDArray[np.bool_]] = {}
+        self.kept = np.zeros(nodes + 1, dtype=bool)
+
+    def add(self, path: IntArray, taken: FloatArray) -> None:
+        """Take flows (H, F) into account: updates ``kept`` (N+1,)."""
+        nodes = len(self._capacity) - 1
+        for i, row in enumerate(path):
+            self._present.setdefault(i, np.zeros(nodes + 1, dtype=bool))[row] = True
+            for j, other in enumerate(path):
+                if i != j:
+                    self._pair((i, j), *_pairs(row, other, taken[i], taken[j], nodes))
+        through, highest = np.zeros(nodes + 1), np.full(nodes + 1, -1)
+        used = np.zeros(nodes + 1, dtype=bool)
+        for i, present in self._present.items():
+            best, last = np.full(nodes + 1, np.inf), np.full(nodes + 1, nodes + 1)
+            for slots, bound in self._through.items():
+                if slots[0] == i:
+                    better = bound < best
+                    best, last = np.where(better, bound, best), np.where(better, self._last[slots], last)
+            through[present] += best[present]
+            highest[present] = np.maximum(highest, last)[present]
+            used |= present
+        implied = through < self._capacity * (1 - TIE)
+        implied |= (through <= self._capacity * (1 + TIE)) & (highest < self._rank)
+        self.kept = used & ~implied
+        self.kept[nodes] = False
+
+    def _pair(self, slots: tuple[int, int], mine: IntArray, theirs: IntArray, ratio: FloatArray) -> None:
+        nodes = len(self._capacity) - 1
+        key = ((slots[0] * 4096 + slots[1]) * (nodes + 1) + mine) * (nodes + 1) + theirs
+        at = np.searchsorted(self._seen, key)
+        known = np.zeros(len(key), dtype=bool)
+        inside = at < len(self._seen)
+        known[inside] = self._seen[at[inside]] == key[inside]
+        old = np.zeros(len(key))
+        old[known] = self._ratio[at[known]]
+        more = np.maximum(ratio - old, 0.0)
+        bound = self._through.setdefault(slots, np.zeros(nodes + 1))
+        bound += np.bincount(mine, np.where(more > 0, self._capacity[theirs], 0.0) * more, nodes + 1)
+        np.maximum.at(self._last.setdefault(slots, np.full(nodes + 1, -1)), mine, self._rank[theirs])
+        self._ratio[at[known]] += more[known]
+        self._seen = np.insert(self._seen, at[~known], key[~known])
+        self._ratio = np.insert(self._ratio, at[~known], ratio[~known])
+
+
+def binding(path: IntArray, taken: FloatArray, capacity: FloatArray) -> NDArray[np.bool_]:
+    """`Binding` for flows that are all known: which resources (N+1,) can be full."""
+    known = Binding(capacity)
+    known.add(path, taken)
+    return known.kept
 
 
 def _pairs(
     mine: IntArray, theirs: IntArray, taken: FloatArray, others: FloatArray, nodes: int
 ) -> tuple[IntArray, IntArray, FloatArray]:
     """The distinct pairs of resources that flows cross, and the largest ratio of what they take of the two."""
+    if not len(mine):
+        return mine, theirs, taken
     key = mine * (nodes + 1) + theirs
     with np.errstate(divide="ignore"):
         ratio = np.where(others > 0, taken / np.where(others > 0, others, 1.0), np.inf)
