@@ -125,7 +125,15 @@ class Binding:
 
     def add(self, path: IntArray, taken: FloatArray) -> None:
         """Take flows (H, F) into account: updates ``kept`` (N+1,)."""
-        nodes = len(self._capacity) - 1
+        nodes, slots_before = len(self._capacity) - 1, len(self._present)
+        missing = slots_before - len(path)
+        if missing > 0:
+            path = np.pad(path, ((0, missing), (0, 0)), constant_values=nodes)
+            taken = np.pad(taken, ((0, missing), (0, 0)))
+        for i in range(slots_before):
+            for j in range(slots_before, len(path)):
+                # Earlier flows have no partner in a slot that did not exist.
+                self._through[i, j] = np.where(self._present[i], np.inf, 0.0)
         for i, row in enumerate(path):
             self._present.setdefault(i, np.zeros(nodes + 1, dtype=bool))[row] = True
             for j, other in enumerate(path):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from moesim.rates import allocate, binding, columns, fill, restrict
+from moesim.rates import Binding, allocate, binding, columns, fill, restrict
 
 
 def _rates(rows: list[dict[int, float]], capacity: list[float]) -> list[float]:
@@ -75,3 +75,37 @@ def test_of_two_equal_resources_in_series_one_stays() -> None:
     assert kept.sum() == 1
     path, taken = restrict(path, taken, kept)
     assert fill(path, taken, np.array([4.0, 4.0, np.inf]))[0].tolist() == [4.0]
+
+
+def test_resources_bind_again_when_flows_come_that_avoid_what_excused_them() -> None:
+    """In whatever order, and however long their rows are."""
+    capacity = np.array([10.0, 2.0, 2.0, np.inf])
+    behind = columns(np.array([0, 2]), np.array([0, 1]), np.ones(2), 3)
+    around = columns(np.array([0, 1]), np.array([0]), np.ones(1), 3)
+    for order in ([behind, around], [around, behind]):
+        known = Binding(capacity)
+        for path, taken in order:
+            known.add(path, taken)
+        assert known.kept.tolist() == [True, True, False, False]
+    known = Binding(capacity)
+    known.add(*behind)
+    assert known.kept.tolist() == [False, True, False, False]
+
+
+def test_flows_added_piece_by_piece_keep_enough_resources() -> None:
+    rng = np.random.default_rng(8)
+    for _ in range(300):
+        resources, flows = int(rng.integers(1, 9)), int(rng.integers(1, 12))
+        capacity = np.append(rng.choice([1.0, 2.0, 3.0, 4.0], resources), np.inf)
+        rows = [rng.permutation(resources)[: rng.integers(1, 5)] for _ in range(flows)]
+        indptr = np.append(0, np.cumsum([len(row) for row in rows]))
+        weight = rng.choice([0.5, 1.0, 2.0], indptr[-1])
+        path, taken = columns(indptr, np.concatenate(rows), weight, resources)
+        known = Binding(capacity)
+        for flow in range(flows):
+            width = len(rows[flow])
+            known.add(path[:width, [flow]], taken[:width, [flow]])
+        few_path, few_taken = restrict(path, taken, known.kept)
+        np.testing.assert_allclose(
+            fill(few_path, few_taken, capacity)[0], fill(path, taken, capacity)[0], rtol=1e-12
+        )
