@@ -63,7 +63,6 @@ class Fluid:
         self._level = np.full(nodes + 1, np.inf)
         self._active = _Active.none(nodes)
         self._done, self._ends = np.zeros(0, dtype=np.int64), np.zeros(0)
-        self._told = np.zeros(0, dtype=bool)
         self._born = np.zeros(0, dtype=np.int64)
         self._binding = Binding(self.capacity)
 
@@ -103,7 +102,7 @@ class Fluid:
         return left
 
     def plan(self) -> None:
-        """Choose the step that starts ``now``: sets ``end``, and what `instants` and `pop` tell."""
+        """Choose the step that starts ``now``: sets ``end``, and what `finishing` tells."""
         self._admit()
         active = self._active
         horizon = float(self.release[self._waiting].min(initial=np.inf)) - self.now
@@ -142,20 +141,13 @@ class Fluid:
         start = float(self.release[self._waiting].min(initial=np.inf))
         self.end = start if span >= horizon else self.now + span
         self._ends = np.minimum(self._ends, self.end)
-        self._told = np.zeros(len(self._done), dtype=bool)
 
-    def instants(self) -> list[float]:
-        """The distinct times at which the step has something to tell, and its end."""
-        born = [self.now] if len(self._born) else []
-        return [*born, *np.unique(self._ends).tolist(), self.end]
-
-    def pop(self, until: float) -> tuple[IntArray, FloatArray]:
-        """Flows that end by ``until`` in this step and have not been asked for before, and when they end."""
-        due = (self._ends <= until) & ~self._told
-        self._told |= due
+    def finishing(self) -> tuple[IntArray, FloatArray]:
+        """The flows that end in this step, and when, in order of time; those that had nothing to move come first."""
         born, self._born = self._born, np.zeros(0, dtype=np.int64)
-        flows = np.append(born, self._active.flows[self._done[due]])
-        return flows, np.append(self.finish[born], self._ends[due])
+        order = np.argsort(self._ends, kind="stable")
+        flows = np.append(born, self._active.flows[self._done[order]])
+        return flows, np.append(np.maximum(self.finish[born], self.now), self._ends[order])
 
     def commit(self, until: float) -> None:
         """Move to ``until`` <= ``end``. Flows that the plan ends by then have ended when it said."""
@@ -171,7 +163,6 @@ class Fluid:
         self.finish[active.flows[done]] = self._ends[told]
         active.drop(done, span)
         self._done, self._ends = np.zeros(0, dtype=np.int64), np.zeros(0)
-        self._told = np.zeros(0, dtype=bool)
         self.now = self.end = until
 
     def _admit(self) -> None:
@@ -370,8 +361,7 @@ def place(active: _Active, done: IntArray, span: float) -> FloatArray:
     ends: FloatArray = np.empty(len(done))
     ends[order] = total
     alone: FloatArray = active.left[done] * active.taken[:, done].max(axis=0)
-    ends = np.minimum(np.maximum(ends, alone), span)
-    return ends
+    return np.minimum(np.maximum(ends, alone), span)
 
 
 def _widen(array: NDArray[Any], width: int, padding: float) -> NDArray[Any]:

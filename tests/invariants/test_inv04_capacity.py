@@ -48,7 +48,6 @@ def test_no_resource_carries_more_than_its_capacity_in_any_step(tolerance: float
         cut = interrupted and steps % 7 == 3
         until = engine.now + 0.6 * (engine.end - engine.now) if cut else engine.end
         span = until - engine.now
-        engine.pop(until)
         engine.commit(until)
         now_left = engine.left()[:flows]
         moved = np.bincount(index, weight * np.repeat(left - now_left, 3), resources)
