@@ -246,19 +246,18 @@ class Fluid:
         self.solves += 1
 
     def _cut(self, done: IntArray, span: float) -> None:
-        """A merged step ends after ``span``: share it again among the flows that have not ended in it."""
+        """A merged step ends after ``span``: the flows that have ended in it leave the others less than planned."""
         active = self._active
+        nodes = len(active.capacity)
         others = np.ones(len(active.flows), dtype=bool)
         others[done] = False
-        spent = active.taken[:, done] * active.left[done]
-        load = tally(active.path[:, done], spent, len(active.capacity))
-        room = np.maximum(active.capacity - load / span, 1e-9 * active.capacity)
-        path, taken, limit = active.path[:, others], active.taken[:, others], active.left[others] / span
+        spent = tally(active.path[:, done], active.taken[:, done] * active.left[done], nodes) / span
+        planned = tally(active.path, active.taken * np.where(others, active.rate, 0.0), nodes)
+        room = np.maximum(active.capacity - spent, 0.0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            fits = np.where(planned > room, room / planned, 1.0)
+        active.rate = np.where(others, active.rate * fits.take(active.path).min(axis=0), active.rate)
         active.rate[done] = active.left[done] / span
-        found = settle(path, taken, room, active.level, limit)
-        active.rate[others], active.level = found.rate, found.level
-        self.solves += 1
-        self.passes += found.passes
 
 
 @dataclass(eq=False)
