@@ -54,7 +54,8 @@ def installs() -> list[str]:
 def alike(shown: str, printed: str) -> bool:
     """The same words; numbers may differ in the third digit, as other versions of numpy round otherwise."""
     a, b = (
-        [re.fullmatch(r"(\d+\.?\d*)(\D*)", word) or word for word in line.split()] for line in (shown, printed)
+        [re.fullmatch(r"(\d+\.?\d*)(\D*)", word) or word for word in line.split()]
+        for line in (shown, printed)
     )
     return len(a) == len(b) and all(
         x == y

@@ -71,7 +71,9 @@ def test_ubep(row: list[float]) -> None:
     assert gain == pytest.approx(100 * (1 - found[1] / found[0]), abs=1.0)
 
 
-@pytest.mark.parametrize("row", numbers("DeepEP low-latency on H800", "EP"), ids=lambda row: f"EP{row[0]:.0f}")
+@pytest.mark.parametrize(
+    "row", numbers("DeepEP low-latency on H800", "EP"), ids=lambda row: f"EP{row[0]:.0f}"
+)
 def test_deepep_low_latency(row: list[float]) -> None:
     ep, _, dispatch, _, combine = row
     result = operators("h800-ib", int(ep), 128, 256, "deepep-ll")
