@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from moesim.flowstore import FlowStore
 from moesim.levels import levels_of, settle
 from moesim.lowrank import LARGEST, LowRank
 from moesim.rates import Binding, FloatArray, IntArray, columns, fill, restrict, tally
@@ -54,11 +53,7 @@ class Fluid:
         self.passes = 0
         self.error_estimate = 0.0
         self.load = np.zeros(nodes)
-        self.finish = np.zeros(0)
-        self.release = np.zeros(0)
-        self._path = np.full((1, 0), nodes, dtype=np.int64)
-        self._taken = np.zeros((1, 0))
-        self._size, self._scale = np.zeros(0), np.zeros(0)
+        self._store = FlowStore(nodes)
         self._waiting = np.zeros(0, dtype=np.int64)
         self._level = np.full(nodes + 1, np.inf)
         self._active = _Active.none(nodes)
@@ -71,23 +66,27 @@ class Fluid:
 
         Columns ``path``, ``taken`` (H, F) as from `moesim.rates.columns`. Ends the step: `plan` again.
         """
-        first, nodes = len(self._size), len(self.load)
-        width = max(len(path), len(self._path))
-        self._path = np.concatenate([_widen(self._path, width, nodes), _widen(path, width, nodes)], 1)
-        self._taken = np.concatenate([_widen(self._taken, width, 0), _widen(taken, width, 0)], 1)
+        nodes = len(self.load)
         # A flow of no bytes takes nothing, whatever a byte of it would take.
         path, taken = np.where(size > 0, path, nodes), np.where(size > 0, taken, 0.0)
         carried = tally(path, taken * size, nodes + 1)[:-1]
         self.load += carried
         self._binding.add(path, taken)
         shortest = float((carried / self.capacity[:-1]).max(initial=0.0, where=carried > 0))
-        self._size = np.append(self._size, size)
-        self._scale = np.append(self._scale, np.full(len(size), shortest))
-        self.release = np.append(self.release, np.maximum(release, self.now))
-        self.finish = np.append(self.finish, np.full(len(size), np.nan))
-        self._waiting = np.append(self._waiting, first + np.arange(len(size)))
+        new = self._store.append(path, taken, size, shortest, np.maximum(release, self.now))
+        self._waiting = np.append(self._waiting, new)
         self.end = self.now
-        return first
+        return int(new[0]) if len(new) else len(self._store)
+
+    @property
+    def finish(self) -> FloatArray:
+        """Finish (F,) [s] of every flow so far, nan while it is under way."""
+        return self._store.finish
+
+    @property
+    def release(self) -> FloatArray:
+        """Start (F,) [s] of every flow so far."""
+        return self._store.release
 
     @property
     def idle(self) -> bool:
@@ -96,7 +95,7 @@ class Fluid:
 
     def left(self) -> FloatArray:
         """What each flow still has to move (F,) [B]."""
-        left = np.where(np.isnan(self.finish), self._size, 0.0)
+        left = np.where(np.isnan(self.finish), self._store.size, 0.0)
         here = self._active.left < np.inf
         left[self._active.flows[here]] = self._active.left[here]
         return left
@@ -174,14 +173,14 @@ class Fluid:
                 self._compact()
             return
         new, self._waiting = self._waiting[due], self._waiting[~due]
-        nothing = (self._size[new] == 0) | ~(self._taken[:, new] > 0).any(axis=0)
+        nothing = (self._store.size[new] == 0) | ~(self._store.taken[:, new] > 0).any(axis=0)
         born = new[nothing]
         self.finish[born] = self.release[born]
         self._born = np.append(self._born, born)
         new = new[~nothing]
         here = active.left < np.inf
         flows = np.append(active.flows[here], new)
-        self._rebuild(flows, np.append(active.left[here], self._size[new]), len(new))
+        self._rebuild(flows, np.append(active.left[here], self._store.size[new]), len(new))
 
     def _compact(self) -> None:
         """Forget flows that have ended, and the resources that only they crossed."""
@@ -193,7 +192,7 @@ class Fluid:
         nodes, old = len(self.load), self._active
         self._level[:] = np.inf
         self._level[old.resources] = old.level[:-1]
-        path, taken = self._path[:, flows], self._taken[:, flows]
+        path, taken = self._store.path[:, flows], self._store.taken[:, flows]
         path, taken = restrict(path, taken, self._binding.kept)
         used = np.zeros(nodes + 1, dtype=bool)
         used[path] = True
@@ -218,7 +217,7 @@ class Fluid:
         if not self.tolerance or active.alive <= FEW:
             return 0.0
         share = SHARE[0] + SHARE[1] * np.log10(active.alive / FEW)
-        return float(share * self.tolerance * self._scale[active.flows].min())
+        return float(share * self.tolerance * self._store.scale[active.flows].min())
 
     def _share(self, limit: FloatArray | None, accuracy: float = 1e-9) -> None:
         """Max-min rates over a step in which no flow can be faster than ``limit`` (A,)."""
@@ -361,12 +360,6 @@ def place(active: _Active, done: IntArray, span: float) -> FloatArray:
     ends[order] = total
     alone: FloatArray = active.left[done] * active.taken[:, done].max(axis=0)
     return np.minimum(np.maximum(ends, alone), span)
-
-
-def _widen(array: NDArray[Any], width: int, padding: float) -> NDArray[Any]:
-    """The columns ``array`` (H, F) with rows of padding below, ``width`` in all."""
-    missing = width - len(array)
-    return np.pad(array, ((0, missing), (0, 0)), constant_values=padding) if missing else array
 
 
 def finish_times(

@@ -115,9 +115,9 @@ class Binding:
         self._capacity = capacity
         nodes = len(capacity) - 1
         self._rank = np.argsort(np.argsort(capacity, kind="stable"))
-        self._seen = np.zeros(0, dtype=np.int64)
-        self._ratio = np.zeros(0)
-        # By slot of r and slot of q: what Q lets through, and the last of Q in order.
+        # By slot of r and slot of q: the pairs that flows cross, and the largest ratio of what they take.
+        self._seen: dict[tuple[int, int], tuple[IntArray, FloatArray]] = {}
+        # Likewise: what Q lets through, and the last of Q in order.
         self._through: dict[tuple[int, int], FloatArray] = {}
         self._last: dict[tuple[int, int], IntArray] = {}
         self._present: dict[int, NDArray[np.bool_]] = {}
@@ -134,11 +134,22 @@ class Binding:
             for j in range(slots_before, len(path)):
                 # Earlier flows have no partner in a slot that did not exist.
                 self._through[i, j] = np.where(self._present[i], np.inf, 0.0)
+                self._last[i, j] = np.full(nodes + 1, -1)
+        changed = slots_before != len(path)
         for i, row in enumerate(path):
-            self._present.setdefault(i, np.zeros(nodes + 1, dtype=bool))[row] = True
+            present = self._present.setdefault(i, np.zeros(nodes + 1, dtype=bool))
+            changed |= not present[row].all()
+            present[row] = True
             for j, other in enumerate(path):
                 if i != j:
-                    self._pair((i, j), *_pairs(row, other, taken[i], taken[j], nodes))
+                    # Crossed twice, a resource is no excuse for itself.
+                    partner = np.where(other == row, nodes, other)
+                    changed |= self._pair((i, j), *_pairs(row, partner, taken[i], taken[j], nodes))
+        if changed:
+            self._decide()
+
+    def _decide(self) -> None:
+        nodes = len(self._capacity) - 1
         through, highest = np.zeros(nodes + 1), np.full(nodes + 1, -1)
         used = np.zeros(nodes + 1, dtype=bool)
         for i, present in self._present.items():
@@ -155,22 +166,26 @@ class Binding:
         self.kept = used & ~implied
         self.kept[nodes] = False
 
-    def _pair(self, slots: tuple[int, int], mine: IntArray, theirs: IntArray, ratio: FloatArray) -> None:
+    def _pair(self, slots: tuple[int, int], mine: IntArray, theirs: IntArray, ratio: FloatArray) -> bool:
+        """Take distinct pairs into account; whether that changed anything."""
         nodes = len(self._capacity) - 1
-        key = ((slots[0] * 4096 + slots[1]) * (nodes + 1) + mine) * (nodes + 1) + theirs
-        at = np.searchsorted(self._seen, key)
-        known = np.zeros(len(key), dtype=bool)
-        inside = at < len(self._seen)
-        known[inside] = self._seen[at[inside]] == key[inside]
-        old = np.zeros(len(key))
-        old[known] = self._ratio[at[known]]
-        more = np.maximum(ratio - old, 0.0)
+        seen, largest = self._seen.get(slots, (np.zeros(0, dtype=np.int64), np.zeros(0)))
+        key = mine * (nodes + 1) + theirs
+        at = np.searchsorted(seen, key)
+        known = np.append(seen, -1)[at] == key
+        old = np.where(known, np.append(largest, 0.0)[at], 0.0)
+        more = np.flatnonzero(~known | (ratio > old))
+        if not len(more):
+            return False
         bound = self._through.setdefault(slots, np.zeros(nodes + 1))
-        bound += np.bincount(mine, np.where(more > 0, self._capacity[theirs], 0.0) * more, nodes + 1)
+        bound += np.bincount(mine[more], self._capacity[theirs[more]] * (ratio - old)[more], nodes + 1)
         np.maximum.at(self._last.setdefault(slots, np.full(nodes + 1, -1)), mine, self._rank[theirs])
-        self._ratio[at[known]] += more[known]
-        self._seen = np.insert(self._seen, at[~known], key[~known])
-        self._ratio = np.insert(self._ratio, at[~known], ratio[~known])
+        largest[at[known]] = np.maximum(ratio, old)[known]
+        self._seen[slots] = (
+            np.insert(seen, at[~known], key[~known]),
+            np.insert(largest, at[~known], ratio[~known]),
+        )
+        return True
 
 
 def binding(path: IntArray, taken: FloatArray, capacity: FloatArray) -> NDArray[np.bool_]:

@@ -109,3 +109,13 @@ def test_flows_added_piece_by_piece_keep_enough_resources() -> None:
         np.testing.assert_allclose(
             fill(few_path, few_taken, capacity)[0], fill(path, taken, capacity)[0], rtol=1e-12
         )
+
+
+def test_a_resource_crossed_twice_does_not_excuse_itself() -> None:
+    # The flow takes 0.5 and 1 of resource 0, and its share of resource 1 keeps only the second below 0.4.
+    path, taken = columns(np.array([0, 3]), np.array([0, 0, 1]), np.array([0.5, 1.0, 1.0]), 2)
+    for order in ([0, 1, 2], [2, 1, 0], [1, 2, 0]):
+        kept = binding(path[order], taken[order], np.array([1.0, 0.7, np.inf]))
+        few, weights = restrict(path[order], taken[order], kept)
+        rate = fill(few, weights, np.array([1.0, 0.7, np.inf]))[0]
+        assert rate.tolist() == pytest.approx([1 / 1.5])
