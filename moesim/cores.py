@@ -39,7 +39,10 @@ def runs(copies: IntArray, cores: int) -> Dealt:
     slot = np.repeat(np.arange(slots), sharers)
     part = np.arange(len(slot)) - np.repeat(np.cumsum(sharers) - sharers, sharers)
     own = np.minimum(slot // max(each, 1), cores - 1)
-    shared = (slot - whole) * groups // max(left, 1) * (cores // groups) + part
+    # Within its group, the i-th slot left over begins with the i-th core.
+    extra = np.maximum(slot - whole, 0)
+    group, turn = extra * groups // max(left, 1), (part + extra) % (cores // groups)
+    shared = group * (cores // groups) + turn
     core = np.where(slot < whole, own, shared)
     sharers = sharers[slot]
     # The i-th of g sharers takes the tokens i, i + g, i + 2g ... of the slot.

@@ -96,6 +96,10 @@ class MoEModel:
         """``spec`` if the shape was read from the published configuration, else ``assumed``."""
         return Grade.SPEC if self.confidence == "A" else Grade.ASSUMED
 
+    def payload_bytes(self, name: str) -> float:
+        """Bytes [B] of the values of one row in format ``name``: what the user asked to move, scales left out."""
+        return self.dispatch_width * dtype(name).element
+
     def row_bytes(self, name: str, *, pad: int = 1) -> float:
         """Bytes [B] of one row on the wire in format ``name``: values, then scales, padded to ``pad`` bytes.
 

@@ -133,19 +133,21 @@ def _imbalance(counted: Traffic) -> dict[str, float]:
 def _traffic(one: Strategy, case: Case) -> dict[str, float]:
     """Payload bytes of dispatch and combine by tier, over all ranks."""
     rows = one.protocol.rows(case).astype(np.float64)
-    each = one.protocol.dispatch_row(case.model) + one.protocol.combine_row(case.model)
+    each = sum(case.model.payload_bytes(form) for form in one.protocol.formats)
     return traffic.by_tier(rows * each, case.routes.tier)
 
 
 def _bytes_moved(one: Strategy, case: Case, plan: Plan) -> tuple[float, float, float]:
     """Of one dispatch [B]: payload of the busiest rank, own rank included; its wire bytes; the library's count."""
     rows = one.protocol.rows(case)
-    logical = float(rows.sum(axis=1).max(initial=0)) * one.protocol.dispatch_row(case.model)
-    sent = next(
-        phase.flows for phase in plan.phases if phase.name == "dispatch.send" and isinstance(phase, Transfer)
-    )
-    wire = float(np.bincount(sent.src, weights=sent.wire, minlength=case.ranks).max(initial=0.0))
-    return logical, wire, one.protocol.logical_bytes(case)
+    logical = float(rows.sum(axis=1).max(initial=0)) * case.model.payload_bytes(one.protocol.formats[0])
+    wire = np.zeros(case.ranks)
+    for phase in plan.phases:
+        if isinstance(phase, Transfer):
+            wire += np.bincount(phase.flows.src, weights=phase.flows.wire, minlength=case.ranks)
+        if phase.name == plan.ends["dispatch"]:
+            break
+    return logical, float(wire.max(initial=0.0)), one.protocol.logical_bytes(case)
 
 
 def _phase_rows(where: tuple[int, int], plan: Plan, ran: Timing) -> Iterator[dict[str, object]]:

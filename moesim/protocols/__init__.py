@@ -14,11 +14,11 @@ from pydantic import BaseModel, ConfigDict
 
 from moesim import compute
 from moesim.calibration import Calibration, load
-from moesim.cores import Dealt
+from moesim.cores import Dealt, in_order, slices
 from moesim.errors import InputError, Problem
 from moesim.moe import MoEModel
 from moesim.placement import Assignment
-from moesim.plan import After, FloatArray, FlowSet, IntArray, Local, Phase
+from moesim.plan import After, FloatArray, FlowSet, IntArray, Local, Phase, Transfer
 from moesim.registry import Registry
 from moesim.routing import Routes
 from moesim.topology import Device
@@ -101,6 +101,15 @@ class Case:
         line = c[f"{operation}_at_8"] + c[f"{operation}_per_doubling"] * float(np.log2(self.ranks / 8))
         return np.maximum(0.0, line - crossings * self.farthest)
 
+    @property
+    def copies(self) -> float:
+        """1, or 0 where the memory term is switched off and nothing is copied between buffers."""
+        return float("memory" not in self.off)
+
+    def chunks(self, rows: FloatArray) -> int:
+        """Pieces in which the cores work on ``rows`` (R,) as they arrive: one row a core each."""
+        return max(1, int(rows.max(initial=0) // self.calibration["cores"]))
+
     def copy_s(self, read: FloatArray, written: FloatArray) -> FloatArray:
         """(R,) [s] of a copy in device memory."""
         return compute.copy(self.device, read, written)
@@ -137,13 +146,18 @@ class Protocol(ABC):
     def check(self, model: MoEModel, ranks: int) -> None:  # noqa: B027 - most protocols run anything
         """Raise :class:`InputError` if the protocol cannot run this model on so many ranks."""
 
+    @property
     @abstractmethod
-    def dispatch_row(self, model: MoEModel) -> float:
-        """Payload bytes of one row in dispatch, scales included."""
+    def formats(self) -> tuple[str, str]:
+        """Number formats of a row in dispatch and in combine."""
 
-    @abstractmethod
+    def dispatch_row(self, model: MoEModel) -> float:
+        """Bytes of one row in dispatch with all that travels along: scales, headers, padding."""
+        return model.row_bytes(self.formats[0])
+
     def combine_row(self, model: MoEModel) -> float:
-        """Payload bytes of one row in combine."""
+        """The same of one row in combine."""
+        return model.row_bytes(self.formats[1])
 
     @abstractmethod
     def dispatch(self, case: Case, after: tuple[After, ...]) -> tuple[Phase, ...]:
@@ -234,4 +248,62 @@ def flows(
         core_s = copies * np.maximum(issue + wire / case.calibration["core_rate"], window)
     return FlowSet.of(
         src, dst, copies * payload, wire=copies * wire, messages=copies, core=core, core_s=core_s
+    )
+
+
+def send_evenly(
+    case: Case,
+    name: str,
+    rows: IntArray,
+    row: float,
+    payload: float,
+    after: tuple[After, ...],
+    issue: float = 0.0,
+) -> Transfer:
+    """Send ``rows`` (R, R), dealt one by one to the cores of a rank: ``row``, ``payload`` [B], ``issue`` [s] each."""
+    dealt = slices(rows, in_order(case.ranks), int(case.calibration["cores"]))
+    bound = "imbalance" not in case.off
+    sent = flows(case, dealt, dealt.slot, payload=payload, wire=row, issue=issue, bound_to_cores=bound)
+    return Transfer(f"{name}.send", "send", sent, after)
+
+
+def weighted_sum(case: Case, read: FloatArray, after: tuple[After, ...], rewritten: float = 0.0) -> Local:
+    """The sum of each token's results at its owner: reads ``read`` (R,) [B] from a buffer and writes the tokens.
+
+    ``rewritten``: how much of what was read is written over again behind the read.
+    """
+    written = case.tokens * case.model.hidden * 2.0 + read * rewritten
+    seconds = case.copy_s(read * case.copies, written * case.copies)
+    return Local("combine.reduce", "reduce", seconds, after, chunks=case.chunks(case.tokens))
+
+
+def head(
+    case: Case,
+    operation: str,
+    after: tuple[After, ...],
+    share: float = 1.0,
+    crossings: int = 0,
+    scheduler: float = 0.0,
+) -> list[Phase]:
+    """What comes before the first write of a fused kernel: launch, the ``share`` of the unexplained, a schedule [s].
+
+    Nothing if the serialisation term is switched off. ``crossings``: see :meth:`Case.unexplained`.
+    """
+    if "serialisation" in case.off:
+        return []
+    return sequence(
+        [
+            Local(f"{operation}.launch", "launch", case.each(case.calibration["launch"])),
+            Local(f"{operation}.unexplained", "unexplained", share * case.unexplained(operation, crossings)),
+            Local(f"{operation}.scheduler", "planning", case.each(scheduler)),
+        ],
+        after,
+    )
+
+
+def window_copy(case: Case, name: str, row: float, after: tuple[After, ...], writes: int = 1) -> Local:
+    """Copy what a rank received, ``row`` [B] an entry, from its window to the expert input; ``writes`` times."""
+    moved = case.received * row * case.copies
+    return Local(
+        name, "reorder", case.copy_s(moved, moved * writes), after, chunks=case.chunks(case.received)
     )

@@ -14,8 +14,8 @@ import numpy as np
 
 from moesim import cores
 from moesim.plan import After, Local, Phase, Transfer, When
-from moesim.protocols import PROTOCOLS, Case, last, sequence
-from moesim.protocols.fused import CONSTANTS, CROSSINGS, Fused, FusedParams, reduction, static_windows
+from moesim.protocols import PROTOCOLS, Case, head, last, sequence, weighted_sum, window_copy
+from moesim.protocols.fused import CONSTANTS, CROSSINGS, Fused, FusedParams, static_windows
 
 
 class CannParams(FusedParams):
@@ -41,30 +41,16 @@ class CannEP(Fused):
         c = case.calibration
         serial = "serialisation" not in case.off
         row = self.dispatch_row(case.model)
-        head = self._head(case, "dispatch", after) if serial else []
+        start = head(case, "dispatch", after, crossings=CROSSINGS["dispatch"])
         dealt = cores.runs(case.traffic.entries, int(c["cores"]))
         to = case.assignment.placement.slot_rank[dealt.slot]
-        sent = self.flows(case, dealt, to, payload=row, wire=row)
-        send = Transfer("dispatch.send", "send", sent, last(head, after))
+        sent = self.flows(case, dealt, to, form=self.params.dispatch, wire=row)
+        send = Transfer("dispatch.send", "send", sent, last(start, after))
         sent_all = (After(send.name),) if serial else ()
-        flags = self._flags(case, sent_all or last(head, after))
+        flags = self._flags(case, sent_all or last(start, after))
         arrival = After(send.name, When.INBOUND if serial else When.STREAM)
-        moved = case.received * row * ("memory" not in case.off)
-        reorder = Local(
-            "dispatch.reorder",
-            "reorder",
-            case.copy_s(moved, moved),
-            (*last(flags, sent_all), arrival),
-            chunks=max(1, int(case.received.max(initial=0) // c["cores"])),
-        )
-        return (*head, send, *flags, reorder)
-
-    def _head(self, case: Case, operation: str, after: tuple[After, ...]) -> list[Phase]:
-        launch = Local(f"{operation}.launch", "launch", case.each(case.calibration["launch"]))
-        rest = Local(
-            f"{operation}.unexplained", "unexplained", case.unexplained(operation, CROSSINGS[operation])
-        )
-        return sequence([launch, rest], after)
+        reorder = window_copy(case, "dispatch.reorder", row, (*last(flags, sent_all), arrival))
+        return (*start, send, *flags, reorder)
 
     def _flags(self, case: Case, after: tuple[After, ...]) -> list[Phase]:
         """Own writes complete, one record to each (peer, expert), all records here, prefix sum; barriers between.
@@ -101,18 +87,23 @@ class CannEP(Fused):
         c = case.calibration
         serial = "serialisation" not in case.off
         row = self.combine_row(case.model)
-        head = self._head(case, "combine", after) if serial else []
+        start = head(case, "combine", after, crossings=CROSSINGS["combine"])
         dealt = cores.slices(case.traffic.entries_to.T, cores.in_order(case.ranks), int(c["cores"]))
         # Each copy is followed by an atomic add to the flag of its token.
-        sent = self.flows(case, dealt, dealt.slot, payload=row, wire=row, writes=2)
-        send = Transfer("combine.send", "send", sent, last(head, after))
+        sent = self.flows(case, dealt, dealt.slot, form=self.params.combine, wire=row, writes=2)
+        send = Transfer("combine.send", "send", sent, last(start, after))
         sent_all = (After(send.name),) if serial else ()
         barriers: list[Phase] = []
         if "sync" not in case.off:
             wait = Local("combine.core barriers", "sync", case.each(c["combine_barriers"] * c["barrier"]))
-            barriers = sequence([wait], sent_all or last(head, after))
+            barriers = sequence([wait], sent_all or last(start, after))
         arrival = After(send.name, When.INBOUND if serial else When.STREAM)
-        return (*head, send, *barriers, reduction(case, row, (*last(barriers, sent_all), arrival)))
+        return (
+            *start,
+            send,
+            *barriers,
+            weighted_sum(case, case.sent * row, (*last(barriers, sent_all), arrival)),
+        )
 
     def buffers(self, case: Case) -> dict[str, float]:
         return static_windows(self, case, self.params.window)

@@ -10,10 +10,21 @@ from typing import Literal
 
 import numpy as np
 
-from moesim import buffers, cores
+from moesim import buffers
 from moesim.moe import MoEModel
-from moesim.plan import After, Local, Phase, Transfer, When
-from moesim.protocols import PROTOCOLS, Case, Params, Protocol, flows, last, sequence
+from moesim.plan import After, IntArray, Local, Phase, When
+from moesim.protocols import (
+    PROTOCOLS,
+    Case,
+    Params,
+    Protocol,
+    head,
+    last,
+    send_evenly,
+    sequence,
+    weighted_sum,
+    window_copy,
+)
 
 HEADER = 16
 """Bytes in front of each dispatched row: the source token's number, padded."""
@@ -47,52 +58,34 @@ class DeepEPLowLatency(Protocol):
     params: DeepEPParams
 
     def dispatch_row(self, model: MoEModel) -> float:
-        return model.row_bytes(self.params.dispatch) + HEADER
+        return super().dispatch_row(model) + HEADER
 
-    def combine_row(self, model: MoEModel) -> float:
-        return model.row_bytes(self.params.combine)
+    @property
+    def formats(self) -> tuple[str, str]:
+        return self.params.dispatch, self.params.combine
 
     def dispatch(self, case: Case, after: tuple[After, ...]) -> tuple[Phase, ...]:
         row = self.dispatch_row(case.model)
-        send, head = self._send(case, "dispatch", row, after)
-        flags = self._flags(case, "dispatch", last(head, after))
-        moved = case.received * row * ("memory" not in case.off)
-        streaming = "serialisation" in case.off
-        pack = Local(
-            "dispatch.pack",
-            "reorder",
-            case.copy_s(moved, moved),
-            (*last(flags, ()), After(send.name, When.STREAM if streaming else When.INBOUND)),
-            chunks=max(1, int(case.received.max(initial=0) // case.calibration["cores"])),
-        )
-        return (*head, send, *flags, pack)
+        phases, waits = self._send(case, "dispatch", case.traffic.entries_to, row, after)
+        return (*phases, window_copy(case, "dispatch.pack", row, waits))
+
+    def combine(self, case: Case, after: tuple[After, ...]) -> tuple[Phase, ...]:
+        row = self.combine_row(case.model)
+        phases, waits = self._send(case, "combine", case.traffic.entries_to.T, row, after)
+        return (*phases, weighted_sum(case, case.sent * row, waits))
 
     def _send(
-        self, case: Case, operation: str, row: float, after: tuple[After, ...]
-    ) -> tuple[Transfer, list[Phase]]:
-        """Launch, then every row as a message of its own; tokens are dealt to the SMs one by one."""
-        c = case.calibration
-        head: list[Phase] = []
-        if "serialisation" not in case.off:
-            head = sequence(
-                [
-                    Local(f"{operation}.launch", "launch", case.each(c["launch"])),
-                    Local(f"{operation}.unexplained", "unexplained", case.unexplained(operation)),
-                ],
-                after,
-            )
-        entries = case.traffic.entries_to if operation == "dispatch" else case.traffic.entries_to.T
-        dealt = cores.slices(entries, cores.in_order(case.ranks), int(c["cores"]))
-        sent = flows(
-            case,
-            dealt,
-            dealt.slot,
-            payload=row,
-            wire=row,
-            issue=c["issue"],
-            bound_to_cores="imbalance" not in case.off,
+        self, case: Case, operation: str, entries: IntArray, row: float, after: tuple[After, ...]
+    ) -> tuple[list[Phase], tuple[After, ...]]:
+        """Launch, every row as a message of its own, flags; and what the receiver waits for."""
+        start = head(case, operation, after)
+        payload = case.model.payload_bytes(self.formats[operation == "combine"])
+        send = send_evenly(
+            case, operation, entries, row, payload, last(start, after), case.calibration["issue"]
         )
-        return Transfer(f"{operation}.send", "send", sent, last(head, after)), head
+        flags = self._flags(case, operation, last(start, after))
+        arrival = When.STREAM if "serialisation" in case.off else When.INBOUND
+        return [*start, send, *flags], (*last(flags, ()), After(send.name, arrival))
 
     def _flags(self, case: Case, operation: str, after: tuple[After, ...]) -> list[Phase]:
         """A flag from every peer, also where nothing is sent; behind rows it comes with the last of them."""
@@ -102,23 +95,6 @@ class DeepEPLowLatency(Protocol):
         flags = sequence([Local(f"{operation}.flags", "sync", case.each(issue))], after)
         waits = tuple(After(dep.phase, When.ALL) for dep in last(flags, after))
         return [*flags, Local(f"{operation}.flag flight", "sync", case.farthest, waits)]
-
-    def combine(self, case: Case, after: tuple[After, ...]) -> tuple[Phase, ...]:
-        row = self.combine_row(case.model)
-        send, head = self._send(case, "combine", row, after)
-        flags = self._flags(case, "combine", last(head, after))
-        kept = "memory" not in case.off
-        read = case.sent * row * kept
-        written = case.tokens * case.model.hidden * 2.0 * kept
-        streaming = "serialisation" in case.off
-        reduce = Local(
-            "combine.reduce",
-            "reduce",
-            case.copy_s(read, written),
-            (*last(flags, ()), After(send.name, When.STREAM if streaming else When.INBOUND)),
-            chunks=max(1, int(case.traffic.tokens.max(initial=0) // case.calibration["cores"])),
-        )
-        return (*head, send, *flags, reduce)
 
     def buffers(self, case: Case) -> dict[str, float]:
         if "memory" in case.off:

@@ -11,7 +11,7 @@ from moesim import buffers
 from moesim.calibration import Calibration
 from moesim.cores import Dealt
 from moesim.moe import MoEModel
-from moesim.plan import After, FlowSet, IntArray, Local
+from moesim.plan import FlowSet, IntArray
 from moesim.protocols import Case, Params, Protocol, flows
 
 CONSTANTS = {
@@ -59,11 +59,12 @@ class Fused(Protocol):
         """A row and its scale, padded to the 512 B that the fabric writes at once (7.5 KiB for INT8 at 7168)."""
         return model.row_bytes(self.params.dispatch, pad=512)
 
-    def combine_row(self, model: MoEModel) -> float:
-        return model.row_bytes(self.params.combine)
+    @property
+    def formats(self) -> tuple[str, str]:
+        return self.params.dispatch, self.params.combine
 
     def flows(
-        self, case: Case, dealt: Dealt, to: IntArray, *, payload: float, wire: float, writes: int = 1
+        self, case: Case, dealt: Dealt, to: IntArray, *, form: str, wire: float, writes: int = 1
     ) -> FlowSet:
         """Flows of dealt copies, each ``writes`` remote writes; not bound to cores if the imbalance term is off."""
         c = case.calibration
@@ -71,7 +72,7 @@ class Fused(Protocol):
             case,
             dealt,
             to,
-            payload=payload,
+            payload=case.model.payload_bytes(form),
             wire=wire,
             issue=writes * c["issue"],
             in_flight=c["copies_in_flight"],
@@ -81,18 +82,6 @@ class Fused(Protocol):
     def prefix_sum(self, case: Case) -> float:
         """[s] of the prefix sum over R x local experts count records, on one core."""
         return float(np.ceil(case.ranks * case.local / VECTOR)) * case.calibration["vector_step"]
-
-
-def reduction(case: Case, row: float, after: tuple[After, ...], reset: bool = False) -> Local:
-    """The weighted sum of each token's K results; reads them from the window, writes the token.
-
-    ``reset``: the window is rewritten with sentinels behind the read.
-    """
-    kept = "memory" not in case.off
-    entries = case.sent * row * kept
-    written = case.tokens * case.model.hidden * 2.0 * kept + entries * reset
-    chunks = max(1, int(case.traffic.tokens.max(initial=0) // case.calibration["cores"]))
-    return Local("combine.reduce", "reduce", case.copy_s(entries, written), after, chunks=chunks)
 
 
 def static_windows(protocol: Fused, case: Case, window: str) -> dict[str, float]:

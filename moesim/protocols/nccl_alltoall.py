@@ -13,11 +13,19 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from moesim import cores
 from moesim.errors import InputError, Problem
-from moesim.moe import MoEModel
 from moesim.plan import After, IntArray, Local, Phase, Transfer, When
-from moesim.protocols import PROTOCOLS, Case, Params, Protocol, flows, last, sequence
+from moesim.protocols import (
+    PROTOCOLS,
+    Case,
+    Params,
+    Protocol,
+    last,
+    send_evenly,
+    sequence,
+    weighted_sum,
+    window_copy,
+)
 
 COUNT = 8
 """Bytes of a count in the metadata exchange (int64)."""
@@ -56,11 +64,9 @@ class NcclAllToAll(Protocol):
                 Problem("protocol.capacity_factor has no effect with exact sizes", legal="sizes: padded")
             )
 
-    def dispatch_row(self, model: MoEModel) -> float:
-        return model.row_bytes(self.params.dispatch)
-
-    def combine_row(self, model: MoEModel) -> float:
-        return model.row_bytes(self.params.combine)
+    @property
+    def formats(self) -> tuple[str, str]:
+        return self.params.dispatch, self.params.combine
 
     def rows(self, case: Case) -> IntArray:
         """Entries; padded, those of each pair that fit."""
@@ -93,45 +99,34 @@ class NcclAllToAll(Protocol):
 
     def dispatch(self, case: Case, after: tuple[After, ...]) -> tuple[Phase, ...]:
         row = self.dispatch_row(case.model)
-        entries = case.sent * row * ("memory" not in case.off)
+        entries = case.sent * row * case.copies
         pack = Local("dispatch.pack", "reorder", case.copy_s(entries, entries))
         before: list[Phase] = sequence([pack], after)
         if self.params.sizes == "exact":
             before += self._metadata(case, last(before, after))
-        send = self._exchange(
-            case, "dispatch", self._carried(case), row, last(before, after), self.rows(case)
-        )
-        moved = case.received * row * ("memory" not in case.off)
-        unpack = Local(
-            "dispatch.sort",
-            "reorder",
-            case.copy_s(moved, moved),
-            (After(send[-1].name), After(send[-1].name, When.INBOUND)),
-        )
-        return (*before, *send, unpack)
+        send = self._exchange(case, "dispatch", self._carried(case), row, last(before, after))
+        send[-1] = self._without_padding(case, send[-1], self.formats[0], self.rows(case))
+        return (*before, *send, window_copy(case, "dispatch.sort", row, _done(send)))
+
+    def combine(self, case: Case, after: tuple[After, ...]) -> tuple[Phase, ...]:
+        row = self.combine_row(case.model)
+        send = self._exchange(case, "combine", self._carried(case).T, row, after)
+        send[-1] = self._without_padding(case, send[-1], self.formats[1], self.rows(case).T)
+        return (*send, weighted_sum(case, case.sent * row, _done(send)))
 
     def _metadata(self, case: Case, after: tuple[After, ...]) -> list[Phase]:
         """Counts to every peer, then the host reads what came."""
         if "sync" in case.off:
             return []
-        others = ~np.eye(case.ranks, dtype=bool)
-        records = others.astype(np.int64)
-        counts = self._exchange(case, "dispatch.counts", records, float(COUNT * case.local), after, records)
-        host = Local(
-            "dispatch.host round trip",
-            "metadata",
-            case.each(case.calibration["host_round_trip"]),
-            (After(counts[-1].name, When.INBOUND), After(counts[-1].name)),
-        )
-        return [*counts, host]
+        others = (~np.eye(case.ranks, dtype=bool)).astype(np.int64)
+        counts = self._exchange(case, "dispatch.counts", others, float(COUNT * case.local), after, "metadata")
+        trip = case.each(case.calibration["host_round_trip"])
+        return [*counts, Local("dispatch.host round trip", "metadata", trip, _done(counts))]
 
     def _exchange(
-        self, case: Case, name: str, rows: IntArray, row: float, after: tuple[After, ...], asked: IntArray
+        self, case: Case, name: str, rows: IntArray, row: float, after: tuple[After, ...], label: str = "send"
     ) -> list[Phase]:
-        """One collective call: launch, set-up of each peer, then all rows; a peer's rows are spread over the channels.
-
-        ``asked`` (R, R): of ``rows`` (R, R), those that are not padding.
-        """
+        """One collective call: launch, set-up of each peer, then all rows, a peer's rows spread over the channels."""
         c = case.calibration
         start: list[Phase] = []
         if "serialisation" not in case.off:
@@ -142,33 +137,18 @@ class NcclAllToAll(Protocol):
                 ],
                 after,
             )
-        dealt = cores.slices(rows, cores.in_order(case.ranks), int(c["cores"]))
-        sent = flows(
-            case,
-            dealt,
-            dealt.slot,
-            payload=row,
-            wire=row,
-            issue=0.0,
-            bound_to_cores="imbalance" not in case.off,
-        )
-        useful = asked[sent.src, sent.dst] / rows[sent.src, sent.dst]
-        sent = replace(sent, payload=sent.wire * useful)
-        label = "metadata" if name.endswith("counts") else "send"
-        return [*start, Transfer(f"{name}.send", label, sent, last(start, after))]
+        send = send_evenly(case, name, rows, row, row, last(start, after))
+        return [*start, replace(send, label=label)]
 
-    def combine(self, case: Case, after: tuple[After, ...]) -> tuple[Phase, ...]:
-        row = self.combine_row(case.model)
-        send = self._exchange(case, "combine", self._carried(case).T, row, after, self.rows(case).T)
-        kept = "memory" not in case.off
-        read = case.sent * row * kept
-        reduce = Local(
-            "combine.reduce",
-            "reduce",
-            case.copy_s(read, case.tokens * case.model.hidden * 2.0 * kept),
-            (After(send[-1].name), After(send[-1].name, When.INBOUND)),
-        )
-        return (*send, reduce)
+    def _without_padding(self, case: Case, send: Phase, form: str, asked: IntArray) -> Phase:
+        """The same transfer with the payload of the ``asked`` (R, R) rows only: padding is wire, not payload."""
+        assert isinstance(send, Transfer)
+        flows = send.flows
+        pairs = np.zeros((case.ranks, case.ranks))
+        np.add.at(pairs, (flows.src, flows.dst), flows.messages)
+        share = (asked / np.maximum(pairs, 1.0))[flows.src, flows.dst]
+        payload = flows.messages * share * case.model.payload_bytes(form)
+        return replace(send, flows=replace(flows, payload=payload))
 
     def buffers(self, case: Case) -> dict[str, float]:
         """Send and receive buffer of the larger of the two calls, as many rows as really come or as are padded."""
@@ -179,3 +159,8 @@ class NcclAllToAll(Protocol):
             "receive": float(rows.sum(axis=0).max()) * row,
             "metadata": 2.0 * COUNT * case.slots,
         }
+
+
+def _done(call: list[Phase]) -> tuple[After, ...]:
+    """A call returns when its own rows are out and those of the others are in."""
+    return (After(call[-1].name), After(call[-1].name, When.INBOUND))

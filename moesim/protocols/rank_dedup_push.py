@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from moesim import cores
 from moesim.errors import InputError, Problem
 from moesim.moe import MoEModel
-from moesim.plan import After, IntArray, Local, Phase, Transfer, When
-from moesim.protocols import PROTOCOLS, Case, Protocol, flows, last, sequence
+from moesim.plan import After, FloatArray, IntArray, Local, Phase, Transfer, When
+from moesim.protocols import PROTOCOLS, Case, Protocol, last, send_evenly, sequence, weighted_sum
 
 MOST_RANKS = 128
 
@@ -43,11 +42,9 @@ class RankDedupPush(Protocol):
         if ranks > MOST_RANKS:
             raise InputError(Problem(f"rank-dedup-push: EP{ranks}", legal=f"at most {MOST_RANKS} ranks"))
 
-    def dispatch_row(self, model: MoEModel) -> float:
-        return model.row_bytes("bf16")
-
-    def combine_row(self, model: MoEModel) -> float:
-        return model.row_bytes("bf16")
+    @property
+    def formats(self) -> tuple[str, str]:
+        return "bf16", "bf16"
 
     def rows(self, case: Case) -> IntArray:
         """Distinct tokens from rank to rank."""
@@ -65,38 +62,32 @@ class RankDedupPush(Protocol):
             work = Local("dispatch.plan", "planning", case.each(planning))
             plan = sequence([work], after)
             after = tuple(After(dep.phase, When.ALL) for dep in last(plan, after))
-        head, send = self._push(case, "dispatch", case.traffic.rows, after)
+        start, send = self._push(case, "dispatch", case.traffic.rows, after)
         barrier = self._barrier(case, "dispatch.exit barrier", (After(send.name),))
-        kept = "memory" not in case.off
-        rows = case.traffic.rows.sum(axis=0) * self.dispatch_row(case.model) * kept
-        entries = case.received * self.dispatch_row(case.model) * kept
+        rows, entries = self._held(case)
         expand = Local(
             "dispatch.expand",
             "reorder",
             case.copy_s(rows, np.maximum(entries - rows, 0.0)) * (entries > rows),
             (*last(barrier, ()), After(send.name, When.INBOUND)),
         )
-        return (*plan, *head, send, *barrier, expand)
+        return (*plan, *start, send, *barrier, expand)
+
+    def _held(self, case: Case) -> tuple[FloatArray, FloatArray]:
+        """(R,) [B] that each rank has received: as rows, and expanded to entries."""
+        row = self.dispatch_row(case.model) * case.copies
+        return case.traffic.rows.sum(axis=0) * row, case.received * row
 
     def _push(
         self, case: Case, operation: str, rows: IntArray, after: tuple[After, ...]
     ) -> tuple[list[Phase], Transfer]:
-        c = case.calibration
-        head: list[Phase] = []
+        start: list[Phase] = []
         if "serialisation" not in case.off:
-            head = sequence([Local(f"{operation}.launch", "launch", case.each(c["launch"]))], after)
-        dealt = cores.slices(rows, cores.in_order(case.ranks), int(c["cores"]))
+            launch = Local(f"{operation}.launch", "launch", case.each(case.calibration["launch"]))
+            start = sequence([launch], after)
+        payload = case.model.payload_bytes("bf16")
         row = self.dispatch_row(case.model)
-        sent = flows(
-            case,
-            dealt,
-            dealt.slot,
-            payload=row,
-            wire=row,
-            issue=0.0,
-            bound_to_cores="imbalance" not in case.off,
-        )
-        return head, Transfer(f"{operation}.send", "send", sent, last(head, after))
+        return start, send_evenly(case, operation, rows, row, payload, last(start, after))
 
     def _barrier(self, case: Case, name: str, after: tuple[After, ...]) -> list[Phase]:
         """All ranks meet: the slowest counts, then one crossing of the fabric."""
@@ -106,24 +97,15 @@ class RankDedupPush(Protocol):
         return [Local(name, "sync", case.each(case.calibration["barrier"]), waits)]
 
     def combine(self, case: Case, after: tuple[After, ...]) -> tuple[Phase, ...]:
-        kept = "memory" not in case.off
-        row = self.combine_row(case.model)
-        rows = case.traffic.rows.sum(axis=0) * row * kept
-        entries = case.received * row * kept
-        before = sequence(
-            [Local("combine.presum", "reduce", case.copy_s(entries, rows) * (entries > rows))], after
-        )
+        rows, entries = self._held(case)
+        presum = Local("combine.presum", "reduce", case.copy_s(entries, rows) * (entries > rows))
+        before = sequence([presum], after)
         barrier = self._barrier(case, "combine.entry barrier", last(before, after))
-        head, send = self._push(case, "combine", case.traffic.rows.T, last(barrier, last(before, after)))
-        read = case.traffic.rows.sum(axis=1) * row * kept
-        written = case.tokens * row * kept
-        reduce = Local(
-            "combine.reduce",
-            "reduce",
-            case.copy_s(read, written),
-            (After(send.name), After(send.name, When.INBOUND)),
-        )
-        return (*before, *barrier, *head, send, reduce)
+        ready = last(barrier, last(before, after))
+        start, send = self._push(case, "combine", case.traffic.rows.T, ready)
+        read = case.traffic.rows.sum(axis=1) * self.combine_row(case.model)
+        reduce = weighted_sum(case, read, (After(send.name), After(send.name, When.INBOUND)))
+        return (*before, *barrier, *start, send, reduce)
 
     def buffers(self, case: Case) -> dict[str, float]:
         """One static token buffer, for the rows that the balancer fixed, else for the worst case."""

@@ -17,8 +17,8 @@ from moesim.buffers import up
 from moesim.calibration import Calibration
 from moesim.moe import MoEModel, dtype
 from moesim.plan import After, FloatArray, Local, Phase, Transfer, When
-from moesim.protocols import PROTOCOLS, Case, last, sequence
-from moesim.protocols.fused import CONSTANTS, CROSSINGS, Fused, FusedParams, reduction, static_windows
+from moesim.protocols import PROTOCOLS, Case, head, last, sequence, weighted_sum, window_copy
+from moesim.protocols.fused import CONSTANTS, CROSSINGS, Fused, FusedParams, static_windows
 
 
 class UbepParams(FusedParams):
@@ -53,44 +53,26 @@ class Ubep(Fused):
         counting = count_cores(case.slots, int(c["cores"]))
         sending = int(c["cores"]) - counting
         row = self.dispatch_row(case.model)
-        head = self._head(case, "dispatch", after, scheduler=c["scheduler"])
+        start = head(
+            case, "dispatch", after, c["dispatch_shared"], CROSSINGS["dispatch"], scheduler=c["scheduler"]
+        )
         order = cores.hop_mixed(case.slots, sending) if self.params.hop_mix else cores.in_order(case.slots)
         dealt = cores.slices(case.traffic.entries, order, sending)
         to = case.assignment.placement.slot_rank[dealt.slot]
         wire = self._wire(case.model, self.params.dispatch, row)
-        sent = self.flows(case, dealt, to, payload=row, wire=wire)
-        send = Transfer("dispatch.send", "send", sent, last(head, after))
-        offsets = self._offsets(case, counting, last(head, after))
+        sent = self.flows(case, dealt, to, form=self.params.dispatch, wire=wire)
+        send = Transfer("dispatch.send", "send", sent, last(start, after))
+        offsets = self._offsets(case, counting, last(start, after))
         checks, arrival = self._visible(case, send, row, case.received)
-        moved = case.received * row * ("memory" not in case.off)
-        reorder = Local(
-            "dispatch.reorder",
-            "reorder",
-            case.copy_s(moved, moved * self._writes),
-            (*last(offsets, ()), *last(checks, ()), arrival),
-            chunks=max(1, int(case.received.max(initial=0) // c["cores"])),
-        )
-        return (*head, send, *offsets, *checks, reorder)
+        waits = (*last(offsets, ()), *last(checks, ()), arrival)
+        # With sentinels the receiver writes a copy to its place and the sentinels back over the window.
+        reorder = window_copy(case, "dispatch.reorder", row, waits, writes=1 + self._sentinels)
+        return (*start, send, *offsets, *checks, reorder)
 
     @property
-    def _writes(self) -> int:
-        """Times that the receiver writes a copy: to its place and, with sentinels, back over the window."""
-        return 2 if self.params.sync == "sp" else 1
-
-    def _head(
-        self, case: Case, operation: str, after: tuple[After, ...], scheduler: float = 0.0
-    ) -> list[Phase]:
-        if "serialisation" in case.off:
-            return []
-        shared = case.calibration[f"{operation}_shared"] * case.unexplained(operation, CROSSINGS[operation])
-        return sequence(
-            [
-                Local(f"{operation}.launch", "launch", case.each(case.calibration["launch"])),
-                Local(f"{operation}.unexplained", "unexplained", shared),
-                Local(f"{operation}.scheduler", "planning", case.each(scheduler)),
-            ],
-            after,
-        )
+    def _sentinels(self) -> bool:
+        """Whether the receiver polls sentinels and writes them back."""
+        return self.params.sync == "sp"
 
     def _wire(self, model: MoEModel, form: str, row: float) -> float:
         """Bytes of one copy on the wire: with ``tff``, blocks of 512 B that hold 480 B of data and a 32 B flag."""
@@ -123,7 +105,7 @@ class Ubep(Fused):
             return [], After(send.name, When.STREAM)
         operation = send.name.partition(".")[0]
         rate = case.calibration["checksum_rate"]
-        out = np.bincount(send.flows.src, weights=send.flows.payload, minlength=case.ranks)
+        out = np.bincount(send.flows.src, weights=send.flows.wire, minlength=case.ranks)
         checksum = Local(f"{operation}.checksum", "sync", out / rate + case.farthest, (After(send.name),))
         verify = Local(
             f"{operation}.verify",
@@ -135,17 +117,18 @@ class Ubep(Fused):
 
     def combine(self, case: Case, after: tuple[After, ...]) -> tuple[Phase, ...]:
         """The same towards the tokens' owners. Not published: no counts, since every slot is known beforehand."""
-        n = int(case.calibration["cores"])
+        c = case.calibration
+        n = int(c["cores"])
         row = self.combine_row(case.model)
-        head = self._head(case, "combine", after)
+        start = head(case, "combine", after, c["combine_shared"], CROSSINGS["combine"])
         order = cores.hop_mixed(case.ranks, n) if self.params.hop_mix else cores.in_order(case.ranks)
         dealt = cores.slices(case.traffic.entries_to.T, order, n)
         wire = self._wire(case.model, self.params.combine, row)
-        sent = self.flows(case, dealt, dealt.slot, payload=row, wire=wire)
-        send = Transfer("combine.send", "send", sent, last(head, after))
+        sent = self.flows(case, dealt, dealt.slot, form=self.params.combine, wire=wire)
+        send = Transfer("combine.send", "send", sent, last(start, after))
         checks, arrival = self._visible(case, send, row, case.sent)
         waits = (*last(checks, ()), arrival)
-        return (*head, send, *checks, reduction(case, row, waits, reset=self.params.sync == "sp"))
+        return (*start, send, *checks, weighted_sum(case, case.sent * row, waits, rewritten=self._sentinels))
 
     def buffers(self, case: Case) -> dict[str, float]:
         return static_windows(self, case, "fullmesh_v2" if self.params.sync == "tff" else "fullmesh_v1")

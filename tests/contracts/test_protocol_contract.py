@@ -80,8 +80,9 @@ def test_every_row_reaches_its_rank_and_comes_back(protocol, balancer, shape):
     proto, rows = one.strategy.protocol, rows_sent(one)
     there = matrix(transfer(one, "dispatch.send"), "payload", one.case.ranks)
     back = matrix(transfer(one, "combine.send"), "payload", one.case.ranks)
-    assert there == pytest.approx(rows * proto.dispatch_row(one.case.model))
-    assert back == pytest.approx(rows.T * proto.combine_row(one.case.model))
+    asked = [one.case.model.payload_bytes(form) for form in proto.formats]
+    assert there == pytest.approx(rows * asked[0])
+    assert back == pytest.approx(rows.T * asked[1])
 
 
 @every_variant

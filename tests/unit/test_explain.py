@@ -102,14 +102,16 @@ def test_model_and_ranks_are_the_scenario_s() -> None:
 
 def test_balancer_with_copies_needs_more_memory() -> None:
     plain = {"name": "plain", "protocol": "nccl-alltoall"}
-    balanced = {"name": "moonep", "protocol": "nccl-alltoall", "balancer": "moonep"}
+    balanced = {"name": "moonep", "protocol": "nccl-alltoall", "balancer": "moonep", "assume": ["multicast"]}
     first, second = explained(strategies=[plain, balanced])["strategies"]
     assert second["buffers_B"]["weight_slots"] == 4 * 3 * 2048 * 1408 * 2
     assert sum(second["buffers_B"].values()) > sum(first["buffers_B"].values())
 
 
 def test_static_rows_of_many_tokens_are_scaled_up() -> None:
-    balanced = [{"name": "moonep", "protocol": "nccl-alltoall", "balancer": "moonep"}]
+    balanced = [
+        {"name": "moonep", "protocol": "nccl-alltoall", "balancer": "moonep", "assume": ["multicast"]}
+    ]
     small, large = (
         explained(strategies=balanced, workload={**BASE["workload"], "tokens_per_rank": count})
         for count in (2048, 8192)

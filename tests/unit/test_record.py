@@ -57,7 +57,7 @@ def test_in_closed_form_the_slowest_rank_takes_the_bound(one):
 def test_traffic_is_payload_of_both_operations_by_tier(one):
     out = recorded(one)
     protocol, model = one.strategy.protocol, one.case.model
-    each = protocol.dispatch_row(model) + protocol.combine_row(model)
+    each = sum(model.payload_bytes(form) for form in protocol.formats)
     assert sum(out.traffic_B.values()) == pytest.approx(32 * 12 * 4 * each)
     assert out.traffic_B["self"] == pytest.approx(np.trace(one.case.traffic.entries_to) * each)
     assert out.traffic_B["scale_out"] == 0
@@ -82,7 +82,8 @@ def test_bandwidths(one):
     rows = one.case.traffic.entries_to
     seconds = out.stages["dispatch"].max()
     row = one.strategy.protocol.dispatch_row(one.case.model)
-    assert out.bandwidth_Bps["logical"] == pytest.approx(rows.sum(axis=1).max() * row / seconds)
+    asked = one.case.model.payload_bytes(one.strategy.protocol.formats[0])
+    assert out.bandwidth_Bps["logical"] == pytest.approx(rows.sum(axis=1).max() * asked / seconds)
     leaving = (rows * ~np.eye(32, dtype=bool)).sum(axis=1).max()
     assert out.bandwidth_Bps["wire"] == pytest.approx(leaving * row / seconds)
     assert "own rank included" in out.bandwidth_Bps["library"]["name"]
