@@ -66,9 +66,8 @@ def _known(kind: str, target: object, names: Mapping[str, object]) -> str:
 class Device:
     """What one rank computes and copies with; peaks are dense and their achieved share is kept apart.
 
-    ``compute``: dtype -> FLOP/s. ``hbm_rate`` [B/s], ``memory`` [B]. ``saturating_cores``: cores which
-    together reach the engine rate, ``None`` if unknown. ``engines``: "write" or "read" -> tier -> B/s at
-    which a device can move bytes to or from peers of that tier, whatever its ports could carry.
+    ``compute``: dtype -> FLOP/s. ``hbm_rate`` [B/s], ``memory`` [B]. ``engines``: "write" or "read" -> tier ->
+    B/s at which a device can move bytes to or from peers of that tier, whatever its ports could carry.
     """
 
     name: str
@@ -79,7 +78,6 @@ class Device:
     hbm_rate: float
     hbm_efficiency: float
     memory: float
-    saturating_cores: int | None = None
     engines: Mapping[str, Mapping[Tier, float]] = field(default_factory=dict)
 
     @staticmethod

@@ -85,8 +85,7 @@ def _topology(
 
 def _device(spec: Reader) -> Device:
     """``{name, cores, core_kind, compute: {dtype: rate}, hbm_rate, memory}`` and, with defaults, the
-    efficiencies (1), ``saturating_cores`` (unknown) and ``engines: {write|read:
-    {device|host|domain|scale_out: rate}}`` (unlimited).
+    efficiencies (1) and ``engines: {write|read: {device|host|domain|scale_out: rate}}`` (unlimited).
     """
     compute = spec.section("compute")
     dtypes = [dtype for dtype in DTYPES if compute.has(dtype)]
@@ -108,7 +107,6 @@ def _device(spec: Reader) -> Device:
         hbm_rate=spec.quantity("hbm_rate", "bandwidth"),
         hbm_efficiency=spec.quantity("hbm_efficiency", "ratio", 1.0, most=1.0),
         memory=spec.quantity("memory", "bytes"),
-        saturating_cores=spec.count("saturating_cores") if spec.has("saturating_cores") else None,
         engines=engines,
     )
     spec.close()
@@ -125,10 +123,16 @@ def _engine(spec: Reader) -> dict[Tier, float]:
 
 
 def _properties(spec: Reader) -> frozenset[str]:
+    """``[name, ...]``, or ``{name: {source, grade, note}}`` which is cited like a number."""
     if not spec.has("properties"):
         return frozenset()
     given = spec.get("properties")
-    if not isinstance(given, list) or any(name not in PROPERTIES for name in given):
-        spec.problem("properties", f"properties are {given!r}", f"a list of {', '.join(PROPERTIES)}")
+    if not isinstance(given, (list, dict)) or any(name not in PROPERTIES for name in given):
+        legal = f"a list of {', '.join(PROPERTIES)}, or a mapping of them to source and grade"
+        spec.problem("properties", f"properties are {given!r}", legal)
         return frozenset()
+    if isinstance(given, dict):
+        section = spec.section("properties")
+        for name in given:
+            section.section(name).statement()
     return frozenset(given)

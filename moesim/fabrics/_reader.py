@@ -94,6 +94,14 @@ class Reader:
             )
         return value
 
+    def statement(self) -> None:
+        """Cite the mapping itself, ``{source, grade, note}``: something that holds and has no number."""
+        try:
+            self.cited.append(citation_at(self.document, self.loc, "yes"))
+        except InputError as error:
+            self.problems.extend(error.problems)
+        self.close()
+
     def choice(self, key: str, names: Sequence[str], default: str | None = None) -> str:
         """One of ``names``."""
         if not self.has(key) and default is not None:

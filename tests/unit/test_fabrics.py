@@ -99,6 +99,15 @@ def test_a_written_out_graph(tmp_path: Path) -> None:
     assert "ideal" not in pod.properties
 
 
+def test_a_property_can_be_cited(tmp_path: Path) -> None:
+    said = "properties: {multicast: {source: example, grade: assumed, note: as told}}\ndevice:"
+    pod = fabrics.load(write(tmp_path, GRAPH.replace("device:", said, 1)))
+    assert pod.properties == {"multicast"}
+    (cited,) = [cited for cited in pod.cited if "properties" in cited.where]
+    assert (cited.where, cited.value) == ("pod properties.multicast", "yes")
+    assert (cited.source, cited.grade.value, cited.note) == ("example", "assumed", "as told")
+
+
 @pytest.mark.parametrize(
     ("old", "new", "place_", "message"),
     [
@@ -137,6 +146,9 @@ def test_a_written_out_graph(tmp_path: Path) -> None:
         ("fabric:", "fabirc:", "8:1", "did you mean 'fabric'"),
         ("device:", "parameters: [n]\ndevice:", "2:13", "parameters are no mapping"),
         ("device:", "properties: [multicasts]\ndevice:", "2:13", "atomic-512B, multicast"),
+        ("device:", "properties: {multicasts: {}}\ndevice:", "2:13", "atomic-512B, multicast"),
+        ("device:", "properties: {multicast: {grade: spec}}\ndevice:", "2:25", "source"),
+        ("device:", "properties: {multicast: true}\ndevice:", "2:25", "a mapping"),
     ],
 )
 def test_a_mistake_is_shown_where_it_stands(
