@@ -191,7 +191,7 @@ class Fluid:
         """Lay out the active ``flows`` (A,), the last ``new`` of them new, over the resources that they can fill."""
         nodes, old = len(self.load), self._active
         self._level[:] = np.inf
-        self._level[old.resources] = old.level[:-1]
+        self._level[old.resources] = (old.level if old.exact is None else old.exact.level)[:-1]
         path, taken = self._store.path[:, flows], self._store.taken[:, flows]
         path, taken = restrict(path, taken, self._binding.kept)
         used = np.zeros(nodes + 1, dtype=bool)
@@ -241,7 +241,7 @@ class Fluid:
             active.exact.remove(active.gone)
             self.passes += active.exact.passes - before
         active.gone = np.zeros(0, dtype=np.int64)
-        active.rate, active.level = active.exact.rate, active.exact.level
+        active.rate = active.exact.rate
         self.solves += 1
 
     def _cut(self, done: IntArray, span: float) -> None:

@@ -12,9 +12,11 @@ import numpy as np
 from moesim.levels import refill, settle
 from moesim.rates import FloatArray, IntArray
 
-BLOCK = 64
+BLOCK = 16
+# Updates that one finish may bring; more, and the system is solved from scratch.
+MOST = 256
 # Blocks between two inversions from scratch, which stop rounding from piling up.
-BLOCKS = 40
+BLOCKS = 80
 MOST_PASSES = 12
 # Levels and loads this close (relative) are equal: well above rounding, well below what is promised.
 SLACK = 1e-12
@@ -35,13 +37,17 @@ class LowRank:
     """
 
     def __init__(self, path: IntArray, taken: FloatArray, capacity: FloatArray, level: FloatArray) -> None:
+        from scipy.linalg.blas import dgemm, dgemv
+        from scipy.linalg.lapack import dgesv
+
+        self._dgemm, self._dgemv, self._dgesv = dgemm, dgemv, dgesv
         self.capacity = capacity
         self.nodes = len(capacity) - 1
         self.passes = 0
         self._grave = self.nodes + 1
         self._path, self._taken = path.copy(), taken
-        # One move of up to BLOCK flows, each of which may fill one resource and empty another.
-        most = 3 * BLOCK
+        # One move of up to MOST // 2 flows, each of which may fill one resource and empty another.
+        most = 3 * (MOST // 2)
         self._diagonal = np.arange(most)
         self._new = np.zeros(most, dtype=np.int64)
         self._old = np.zeros(most, dtype=np.int64)
@@ -56,13 +62,13 @@ class LowRank:
         nodes, alive = self.nodes, np.flatnonzero(self._alive)
         path, taken = self._path[:, alive], self._taken[:, alive]
         found = settle(path, taken, self.capacity, level, accuracy=1e-12)
-        self.level = found.level
+        self._height = np.append(found.level, 1.0)
         self.rate = np.ones(len(self._alive))
         self.rate[alive] = found.rate
         self.passes += found.passes
         self._unit = float(np.median(found.rate)) if len(alive) else 1.0
         self._ceiling = np.append(self.capacity, np.inf) * (self._unit * (1 + SLACK))
-        order = np.argsort(self.level[:nodes], kind="stable")
+        order = np.argsort(found.level[:nodes], kind="stable")
         rank = np.empty(nodes + 1, dtype=np.int64)
         rank[order], rank[nodes] = np.arange(nodes), nodes
         rows = rank.take(path)
@@ -77,16 +83,25 @@ class LowRank:
         self._inverse[:nodes, :nodes] = np.tril(inverse)[rank[:nodes]][:, rank[:nodes]].T
         self._holder = np.full(len(self._alive), self._grave)
         self._holder[alive] = np.append(order, nodes)[holder]
-        self._count = np.append(count[rank[:nodes]], [0, 0])
+        count = count[rank[:nodes]]
+        # Plain numbers: most moves are of one or two flows.
+        self._count: list[int] = [*count.tolist(), 0, 0]
+        # What turns unknowns into levels, and the most that the unknowns which are loads may be.
+        self._lift = np.append(np.where(count > 0, 0.0, np.inf), [np.inf, 1.0])
+        self._most = np.append(np.where(count > 0, np.inf, self._ceiling[:nodes]), [np.inf, np.inf])
         self._base = np.zeros(nodes + 2)
-        right = np.where(self._count[:nodes] > 0, self.capacity[:nodes], 0.0)
-        self._base[:nodes] = right @ self._inverse[:nodes, :nodes]
+        self._base[:nodes] = np.where(count > 0, self.capacity[:nodes], 0.0) @ self._inverse[:nodes, :nodes]
         self._used = self._blocks = 0
+
+    @property
+    def level(self) -> FloatArray:
+        """The levels (N+1,), ``inf`` where a resource holds no flow."""
+        return np.append(self._height[: self.nodes], np.inf)
 
     def remove(self, flows: IntArray) -> None:
         """``flows`` have ended: bring the rates of the others up to date."""
         self._alive[flows] = False
-        if len(flows) > BLOCK:
+        if len(flows) > MOST // 2:
             self._path[:, flows] = self._grave
             self._start(self.level)
             return
@@ -99,22 +114,22 @@ class LowRank:
         for _ in range(MOST_PASSES):
             self.passes += 1
             value = self._solution()
-            inside = self._count > 0
-            height = np.where(inside, value, np.inf)
-            height[self._grave] = 1.0
+            height = value + self._lift
             heights = height.take(self._path)
             rate = heights.min(axis=0)
-            moving = np.flatnonzero(height.take(self._holder) > rate * (1 + SLACK))
-            over = ~inside & (value > self._ceiling)
-            if not len(moving) and not over.any():
+            moving = (height.take(self._holder) > rate * (1 + SLACK)).nonzero()[0]
+            over = (value > self._most).nonzero()[0]
+            if not len(moving) and not len(over):
                 if not height.min() > 0:  # also when the system was singular
                     break
-                self.rate, self.level = rate, np.append(height[: self.nodes], np.inf)
+                self.rate, self._height = rate, height
+                if self._used > BLOCK:
+                    self._absorb()
                 return
             to = self._path[heights[:, moving].argmin(axis=0), moving]
-            if over.any():
-                moving, to = self._sink(np.flatnonzero(over), height, rate, moving, to)
-            if len(moving) > BLOCK // 2 or self._blocks > BLOCKS:
+            if len(over):
+                moving, to = self._sink(over, height, rate, moving, to)
+            if len(moving) > MOST // 2 or self._blocks > BLOCKS:
                 break
             self._move(moving, to)
         self._start(self.level)
@@ -141,15 +156,16 @@ class LowRank:
     def _move(self, flows: IntArray, to: IntArray) -> None:
         """Let resources ``to`` hold ``flows``: the updates of the system, and of who holds any flow at all."""
         old = self._holder[flows]
-        before = self._count > 0
-        np.subtract.at(self._count, old, 1)
-        np.add.at(self._count, to, 1)
-        self._count[self.nodes :] = 0
         self._holder[flows] = to
-        after = self._count > 0
-        changed = np.flatnonzero(before != after)
+        touched = {resource: self._count[resource] > 0 for resource in [*old.tolist(), *to.tolist()]}
+        for resource in old.tolist():
+            self._count[resource] -= 1
+        for resource in to.tolist():
+            self._count[resource] += 1
+        self._count[self._grave] = 0
+        changed = [resource for resource, before in touched.items() if before != (self._count[resource] > 0)]
         need = len(flows) + len(changed)
-        if self._used + need > BLOCK:
+        if self._used + need > MOST:
             self._absorb()
         at = self._used
         part = self._inverse[self._path[:, flows]] * self._taken[:, flows, None]
@@ -158,10 +174,14 @@ class LowRank:
         at += len(flows)
         for resource in changed:
             # A resource that takes its first flow gets its own level as unknown; one that loses its last, its load.
-            sign = 1.0 if after[resource] else -1.0
-            self._base += self._inverse[resource] * (sign * self.capacity[resource])
+            gains = self._count[resource] > 0
+            share = self._inverse[resource] * self.capacity[resource]
+            self._base = self._base + share if gains else self._base - share
+            self._lift[resource], self._most[resource] = (
+                (0.0, np.inf) if gains else (np.inf, self._ceiling[resource])
+            )
             self._columns[at] = self._inverse[resource] / self._unit
-            self._new[at], self._old[at] = (resource, self._grave)[:: int(sign)]
+            self._new[at], self._old[at] = (resource, self._grave) if gains else (self._grave, resource)
             at += 1
         self._used = at
 
@@ -170,14 +190,12 @@ class LowRank:
         used = self._used
         if not used:
             return self._base
-        from scipy.linalg.blas import dgemv
-        from scipy.linalg.lapack import dgesv
-
         columns = self._columns[:used]
         system = self._update()
         new, old = self._new[:used], self._old[:used]
-        _, _, share, _ = dgesv(system, self._base[new] - self._base[old], 1, 1)
-        return dgemv(-1.0, columns.T, share, 1.0, self._base)
+        _, _, share, _ = self._dgesv(system, self._base[new] - self._base[old], 1, 1)
+        unknowns: FloatArray = self._dgemv(-1.0, columns.T, share, 1.0, self._base)
+        return unknowns
 
     def _update(self) -> FloatArray:
         """The small system (K, K) of the updates so far."""
@@ -190,17 +208,14 @@ class LowRank:
 
     def _absorb(self) -> None:
         """Work the updates into the inverse."""
-        from scipy.linalg.blas import dgemm
-        from scipy.linalg.lapack import dgesv
-
         if not self._used:
             return
         value = self._solution()
         used = self._used
         columns = self._columns[:used]
         change = self._inverse.take(self._new[:used], axis=1) - self._inverse.take(self._old[:used], axis=1)
-        _, _, weights, _ = dgesv(self._update().T, columns)
-        self._inverse = dgemm(-1.0, weights.T, change.T, 1.0, self._inverse.T, overwrite_c=1).T
+        _, _, weights, _ = self._dgesv(self._update().T, columns)
+        self._inverse = self._dgemm(-1.0, weights.T, change.T, 1.0, self._inverse.T, overwrite_c=1).T
         self._base = value
         self._used = 0
         self._blocks += 1
