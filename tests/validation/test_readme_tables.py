@@ -81,12 +81,17 @@ def test_deepep_low_latency(row: list[float]) -> None:
     assert [dispatch, combine] == pytest.approx(found, abs=0.6)
 
 
-@pytest.mark.parametrize(
-    "row", numbers("Scheduling ablation", "heat"), ids=lambda row: f"heat {row[0]:.0f}, seed {row[1]:.0f}"
-)
-def test_ablation(row: list[float]) -> None:
-    heat, seed, *predicted = row
-    sets = [f"routing.heat={heat:.0f}", "workload.steps=1"]
-    phases = moesim.run(moesim.load("ubep-ablation", sets=sets, seed=int(seed))).phases
+PLACES: dict[str, list[str]] = {
+    "by chance": [],
+    "two a host": ["routing.at=[0,32,64,96,128,160,192,224]"],
+    "eight neighbours": ["routing.at=[0,1,2,3,4,5,6,7]"],
+}
+
+
+@pytest.mark.parametrize("row", rows("Scheduling ablation", "heat"), ids=lambda row: ", ".join(row[:3]))
+def test_ablation(row: list[str]) -> None:
+    heat, places, tokens, *predicted = row
+    sets = [f"routing.heat={heat}", f"workload.tokens_per_rank={tokens}", "workload.steps=1", *PLACES[places]]
+    phases = moesim.run(moesim.load("ubep-ablation", sets=sets)).phases
     sends = phases[phases.phase == "dispatch.send"].groupby("strategy", sort=False).max_s.max() * 1e6
-    assert predicted == pytest.approx(list(sends), abs=0.6)
+    assert [float(cell) for cell in predicted] == pytest.approx(list(sends), abs=0.3)
