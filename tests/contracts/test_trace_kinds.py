@@ -15,6 +15,7 @@ from moesim.traces import KINDS, TraceSource, compose
 LEAST: dict[str, dict[str, Any]] = {
     "balanced": {},
     "dirichlet": {"alpha": 1.5},
+    "hot": {"hot": 4, "heat": 6},
     "lognormal": {"sigma": 0.5},
     "realistic": {},
     "recorded": {"trace": "deepseek-v2-lite_esft-law"},
