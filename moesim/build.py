@@ -235,7 +235,9 @@ def _stand_in(scenario: Scenario, pod: Topology, model: MoEModel) -> Iterator[st
     """Says in which type the experts are multiplied where the device lacks that of the weights."""
     name = scenario.workload.expert_dtype or model.expert_dtype
     used = compute.compute_dtype(pod.device, name)
-    if pod.device.compute and used != moe.dtype(name).compute:
+    if not pod.device.compute:
+        yield f"{pod.name} describes no device: experts and copies take no time, memory is not checked"
+    elif used != moe.dtype(name).compute:
         yield f"{pod.device.name} has no {moe.dtype(name).compute}: {name} expert weights are multiplied in {used}"
 
 

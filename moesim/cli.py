@@ -172,7 +172,7 @@ def explain(scenario: str, sets: tuple[str, ...], as_json: bool) -> int:
 _KINDS = ("topologies", "models", "protocols", "balancers", "routing", "scenarios", "traces")
 
 
-@cli.command(name="list", short_help="List pods, models, protocols ... by name.")
+@cli.command(name="list", short_help="List topologies, models, protocols ... by name.")
 @click.argument("kind", type=click.Choice(_KINDS), required=False)
 @_json_option
 def list_(kind: str | None, as_json: bool) -> int:

@@ -185,7 +185,10 @@ def _times(strategies: Sequence[Document], width: int) -> list[str]:
             rows.append(
                 ["" if number else stage, item["name"], *map(microseconds, shown), microseconds(bound)]
             )
-    return table(rows, width, "llrrrrrr")
+    note = (
+        "combine counts from a rank's own expert end: waiting for slower ranks is in it, and not in its bound"
+    )
+    return [*table(rows, width, "llrrrrrr"), *wrapped(note, width, "  ")]
 
 
 def _breakdown(strategies: Sequence[Document], width: int) -> list[str]:

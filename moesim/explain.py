@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from moesim import bounds, expected, fabrics, resources, scenario, strategy, yamlio
+from moesim import bounds, expected, fabrics, resources, scenario, strategy, units, yamlio
 from moesim.build import Built, build
 from moesim.calibration import FALLBACK
 from moesim.contention import Resources, demand
@@ -212,6 +212,7 @@ def _strategy(built: Built, setting: _Setting, one: Strategy) -> dict[str, Any]:
         capacity=built.scenario.workload.tokens_per_rank,
         off=frozenset(built.scenario.switch_off),
     )
+    buffers = strategy.buffers(one, _balanced(one, case), _dtype(built))
     return {
         "name": one.name,
         "protocol": protocol.kind,
@@ -226,13 +227,24 @@ def _strategy(built: Built, setting: _Setting, one: Strategy) -> dict[str, Any]:
             "dispatch": _ceiling(case, protocol.dispatch, _logical(protocol, case, "dispatch")),
             "combine": _ceiling(case, protocol.combine, _logical(protocol, case, "combine")),
         },
-        "buffers_B": strategy.buffers(one, _balanced(one, case), _dtype(built)),
+        "buffers_B": buffers,
         "notes": [
             *_fallbacks(built, one),
             *protocol.describe(calibration, case.ranks),
-            *protocol.warnings(case),
+            *_shortage(one, case, buffers, _dtype(built)),
         ],
     }
+
+
+def _shortage(one: Strategy, case: Case, buffers: Mapping[str, float], dtype: str) -> list[str]:
+    held = strategy.memory(case, case.model, dtype, buffers)
+    needed = held["expert_weights"] + held["buffers"]
+    if needed <= held["device"]:
+        return []
+    has = units.format(held["device"], "bytes")
+    return [
+        f"does not fit: expert weights and buffers take {units.format(needed, 'bytes')} a rank, the device has {has}"
+    ]
 
 
 def _fallbacks(built: Built, one: Strategy) -> list[str]:

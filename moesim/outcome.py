@@ -98,6 +98,10 @@ class StrategyOutcome:
     def __eq__(self, other: object) -> bool:
         return same(self, other)
 
+    def __repr__(self) -> str:
+        cases, ranks = self.stages["layer"].shape
+        return f"<StrategyOutcome {self.name}: {self.protocol}, {self.balancer}; {cases} cases of {ranks} ranks>"
+
     __hash__ = None  # type: ignore[assignment]
 
     def metrics(self) -> dict[str, dict[str, float]]:

@@ -36,7 +36,7 @@ class Record:
     buffers: dict[str, float] = field(default_factory=dict)
     memory: dict[str, float] = field(default_factory=dict)
     solves: int = 0
-    warnings: dict[str, None] = field(default_factory=dict)
+    dropped: list[float] = field(default_factory=list)
 
     def add(
         self,
@@ -70,16 +70,13 @@ class Record:
         )
         self.phases.extend(_phase_rows(where, plan, ran))
         self.solves += ran.solves
-        self.warnings.update(dict.fromkeys(self.strategy.protocol.warnings(case)))
+        self.dropped.append(self.strategy.protocol.dropped(case))
 
     def outcome(self, shared: Resources) -> StrategyOutcome:
         stages = {stage: np.array([times[stage] for times in self.times]) for stage in STAGES}
         labels = list(dict.fromkeys(label for parts in self.parts for label in parts))
         links = _links(shared, self.load, float(stages["layer"].max(axis=1).sum()))
         before, after = _mean(self.before), _mean(self.after)
-        fits = self.memory["expert_weights"] + self.memory["buffers"] <= self.memory["device"]
-        if not fits:
-            self.warnings["expert weights and buffers do not fit the device's memory"] = None
         return StrategyOutcome(
             name=self.strategy.name,
             protocol=self.strategy.protocol.kind,
@@ -99,7 +96,17 @@ class Record:
             links=tuple(links),
             solves=self.solves,
             cited=self.strategy.cited,
-            warnings=tuple(self.warnings),
+            warnings=self._warnings(),
+        )
+
+    def _warnings(self) -> tuple[str, ...]:
+        most = max(self.dropped)
+        if most == 0.0:
+            return ()
+        mean = float(np.mean(self.dropped))
+        return (
+            f"drops {mean:.1%} of the entries ({most:.1%} in the worst layer): it computes something else than the "
+            "others, raise capacity_factor",
         )
 
     def _bandwidth(self) -> dict[str, object]:

@@ -52,6 +52,10 @@ class Result:
     def __eq__(self, other: object) -> bool:
         return same(self, other)
 
+    def __repr__(self) -> str:
+        names = ", ".join(outcome.name for outcome in self.strategies)
+        return f"<Result of {names}: {self.fidelity}, seed {self.seed}>"
+
     __hash__ = None  # type: ignore[assignment]
 
     @property

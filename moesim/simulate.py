@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -90,6 +90,8 @@ class _Batch:
     ids: IntArray
     home: Traffic
     seed: tuple[int, int]
+    placed: dict[tuple[str, str], tuple[Assignment, Traffic]] = field(default_factory=dict)
+    """What each balancer made of it: strategies with the same one share it."""
 
 
 def _batches(built: Built, pod: _Pod) -> Iterator[tuple[int, int, _Batch]]:
@@ -116,15 +118,19 @@ def _count(assignment: Assignment, built: Built) -> Traffic:
 
 
 def _case(built: Built, pod: _Pod, one: Strategy, batch: _Batch, off: frozenset[str]) -> Case:
-    # One generator a layer, the same at every step: a placement by chance stays where it is.
-    rng = np.random.default_rng(batch.seed)
-    assignment = one.balancer.balance(batch.ids, len(built.devices), built.model.experts, rng)
+    key = (one.balancer.name, repr(one.balancer.params))
+    if key not in batch.placed:
+        # One generator a layer, the same at every step: a placement by chance stays where it is.
+        rng = np.random.default_rng(batch.seed)
+        assignment = one.balancer.balance(batch.ids, len(built.devices), built.model.experts, rng)
+        batch.placed[key] = assignment, _count(assignment, built)
+    assignment, counted = batch.placed[key]
     return Case(
         model=built.model,
         device=built.topology.device,
         properties=built.topology.properties,
         routes=pod.routes(one.costs.access),
-        traffic=_count(assignment, built),
+        traffic=counted,
         assignment=assignment,
         calibration=one.costs,
         capacity=built.scenario.workload.tokens_per_rank,

@@ -64,7 +64,7 @@ def plan(strategy: Strategy, case: Case, dtype: str) -> Plan:
     dispatch = strategy.protocol.dispatch(case, tuple(After(dep.phase, When.ALL) for dep in last(before, ())))
     arrived = (After(dispatch[-1].name),)
     weights = _weights(strategy, case, dtype, arrived)
-    rows, slot_rank = case.assignment.gemm_rows, case.assignment.placement.slot_rank
+    rows, slot_rank = strategy.protocol.gemm_rows(case), case.assignment.placement.slot_rank
     seconds = compute.grouped_gemm(case.model, case.device, dtype, rows, slot_rank, case.ranks)
     gemm = Local("expert.gemm", "gemm", seconds, (*arrived, *last(weights, ())))
     combine = strategy.protocol.combine(case, (After(gemm.name),))

@@ -12,6 +12,7 @@ from moesim.plan import After, FloatArray, IntArray, Phase, Plan, Transfer, When
 
 WAIT = "wait"
 WIRE = "wire"
+WEIGHTS = "weights"
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,9 +104,12 @@ def breakdown(timing: Timing) -> dict[str, float]:
             break
         name, when = binding.phase, binding.when
         if when is When.ALL:
-            spent[WAIT] += start - float(timing.spans[name].end[rank])
+            # Waiting for weights that others still push is the price of the weights, not of a straggler.
+            cause = phases[name].label if phases[name].label == WEIGHTS else WAIT
+            spent[cause] += start - float(timing.spans[name].end[rank])
             when = When.MINE
-    return {label: seconds for label, seconds in spent.items() if seconds > 0.0}
+    dust = 1e-9 * sum(spent.values())
+    return {label: seconds for label, seconds in spent.items() if seconds > dust}
 
 
 def _add_transfer(spent: dict[str, float], phase: Transfer, span: Span, rank: int, when: When) -> None:

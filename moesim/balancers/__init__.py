@@ -31,8 +31,8 @@ class Balancer(ABC):
     """Base of all balancers. ``name`` is the name it is registered under.
 
     ``needs``: properties the pod must have ('multicast' ...). ``max_ranks`` and ``max_top_k``: limits of the
-    real system, None where it has none. ``constants``: name -> dimension of what planning and moving weights cost on a pod;
-    empty for a placement that is made beforehand.
+    real system, None where it has none. ``constants``: name -> dimension of what planning and moving weights cost
+    on a pod; empty for a placement that is made beforehand.
     """
 
     name: ClassVar[str]

@@ -139,9 +139,13 @@ class Protocol(ABC):
         """The constants of this protocol on ``pod``."""
         return load(pod, self.kind, self.constants)
 
-    def warnings(self, case: Case) -> list[str]:
-        """What a user should know about this case beside its times."""
-        return []
+    def dropped(self, case: Case) -> float:
+        """Share of the entries that the protocol does not deliver."""
+        return 0.0
+
+    def gemm_rows(self, case: Case) -> IntArray:
+        """(P,) rows of the grouped GEMM of each slot."""
+        return case.assignment.gemm_rows
 
     def check(self, model: MoEModel, ranks: int) -> None:  # noqa: B027 - most protocols run anything
         """Raise :class:`InputError` if the protocol cannot run this model on so many ranks."""

@@ -11,9 +11,8 @@ from dataclasses import replace
 from typing import Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from moesim.errors import InputError, Problem
 from moesim.plan import After, IntArray, Local, Phase, Transfer, When
 from moesim.protocols import (
     PROTOCOLS,
@@ -39,6 +38,12 @@ class NcclParams(Params):
     dispatch: Literal["bf16", "fp8", "int8"] = "bf16"
     combine: Literal["bf16"] = "bf16"
 
+    @model_validator(mode="after")
+    def _capacity_is_of_padding(self) -> NcclParams:
+        if self.capacity_factor is not None and self.sizes == "exact":
+            raise ValueError("capacity_factor has no effect with exact sizes; legal with `sizes: padded`")
+        return self
+
 
 @PROTOCOLS.register("nccl-alltoall")
 class NcclAllToAll(Protocol):
@@ -56,13 +61,6 @@ class NcclAllToAll(Protocol):
     bandwidth_name = "bus bandwidth: send buffer x (n-1)/n over time (nccl-tests)"
     Params = NcclParams
     params: NcclParams
-
-    def __init__(self, params: NcclParams) -> None:
-        super().__init__(params)
-        if params.capacity_factor is not None and params.sizes == "exact":
-            raise InputError(
-                Problem("protocol.capacity_factor has no effect with exact sizes", legal="sizes: padded")
-            )
 
     @property
     def formats(self) -> tuple[str, str]:
@@ -90,12 +88,18 @@ class NcclAllToAll(Protocol):
         factor = 1.0 if self.params.capacity_factor is None else self.params.capacity_factor
         return math.ceil(factor * case.capacity * case.model.top_k / case.ranks)
 
-    def warnings(self, case: Case) -> list[str]:
+    def dropped(self, case: Case) -> float:
+        asked = int(case.traffic.entries_to.sum())
+        return 1.0 - int(self.rows(case).sum()) / asked if asked else 0.0
+
+    def gemm_rows(self, case: Case) -> IntArray:
+        """What was not dropped; of the entries of a pair each expert loses the same share."""
         if self.params.sizes == "exact":
-            return []
-        lost = np.maximum(case.traffic.entries_to - self._padded(case), 0).sum()
-        share = lost / max(1, case.traffic.entries_to.sum())
-        return [f"padded all-to-all drops {share:.1%} of the entries: raise capacity_factor"] if lost else []
+            return super().gemm_rows(case)
+        kept = self.rows(case) / np.maximum(case.traffic.entries_to, 1)
+        share = case.traffic.entries * kept[:, case.assignment.placement.slot_rank]
+        rows: IntArray = np.ceil(share.sum(axis=0) - 1e-9).astype(np.int64)
+        return rows
 
     def dispatch(self, case: Case, after: tuple[After, ...]) -> tuple[Phase, ...]:
         row = self.dispatch_row(case.model)

@@ -136,5 +136,15 @@ def test_no_tokens():
 
 def test_what_does_not_fit_is_said():
     one = layer("cann-ep", pod_name="cloudmatrix384", hidden=100_000, capacity=100_000)
-    assert any("do not fit" in warning for warning in recorded(one).warnings)
-    assert not any("do not fit" in warning for warning in recorded(layer("cann-ep")).warnings)
+    assert "take" in str(recorded(one).shortage())
+    assert recorded(layer("cann-ep")).shortage() is None
+
+
+def test_dropped_entries_are_not_computed_and_are_said_once():
+    exact = layer("nccl-alltoall", skew=2.0)
+    padded = layer({"kind": "nccl-alltoall", "sizes": "padded", "capacity_factor": 0.5}, skew=2.0)
+    rows = [one.strategy.protocol.gemm_rows(one.case).sum() for one in (exact, padded)]
+    kept = 1 - padded.strategy.protocol.dropped(padded.case)
+    assert kept < 0.7
+    assert rows[1] == pytest.approx(kept * rows[0], rel=0.1)
+    assert len(recorded(padded).warnings) == 1
