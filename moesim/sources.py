@@ -64,7 +64,16 @@ def bibliography(path: Path | None = None) -> dict[str, Source]:
 
 @lru_cache(maxsize=8)
 def _bibliography(path: Path) -> dict[str, Source]:
-    document = yamlio.load(path)
+    return _entries(yamlio.load(path))
+
+
+def _known(document: Document) -> dict[str, Source]:
+    """What a file may cite: the bibliography, and the ``sources`` that it brings itself."""
+    own = _entries(document) if "sources" in document.data else {}
+    return {**bibliography(), **own}
+
+
+def _entries(document: Document) -> dict[str, Source]:
     entries = document.data.get("sources")
     if not isinstance(entries, dict):
         raise InputError(document.problem(("sources",), "a mapping `sources` is missing"))
@@ -136,8 +145,8 @@ def citation_at(document: Document, loc: Loc, value: str, where: Loc | None = No
         problems.append(
             document.problem(number, "this number names no source", legal="`source: key`, `grade: ...`")
         )
-    elif not isinstance(source, str) or source not in bibliography():
-        legal = nearest(str(source), sorted(bibliography()))
+    elif not isinstance(source, str) or source not in (known := _known(document)):
+        legal = nearest(str(source), sorted(known)) + "; or an entry of its own under `sources:` in this file"
         problems.append(document.problem(source_loc, f"unknown source {source!r}", legal))
     if grade is None:
         problems.append(

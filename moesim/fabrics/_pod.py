@@ -29,6 +29,7 @@ def build(document: Document, parameters: dict[str, Any], path: str | None) -> T
         spec.problem("moesim", f"version {spec.get('moesim')!r} of the format", "moesim: 1")
     name = spec.text("name", "inline" if path is None else Path(path).stem)
     spec.has("parameters")
+    spec.has("sources")
     device = _device(spec.section("device")) if spec.has("device") else Device.ideal()
     properties = _properties(spec)
     fabric = spec.section("fabric")

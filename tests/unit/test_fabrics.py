@@ -276,3 +276,17 @@ def test_a_path_is_relative_to_the_file_that_names_it(tmp_path: Path) -> None:
     assert fabrics.load("pod.yaml", base=tmp_path).path == str(tmp_path / "pod.yaml")
     with pytest.raises(InputError, match="not found"):
         fabrics.load("pod.yaml", base=tmp_path / "elsewhere")
+
+
+def test_a_file_may_bring_its_own_sources(tmp_path: Path) -> None:
+    text = """moesim: 1
+sources:
+  lab: {title: Our own measurement, reference: log of June}
+fabric: {kind: crossbar, devices: 4, port: {capacity: 900GB/s, source: %s, grade: measured}}
+"""
+    path = tmp_path / "own.yaml"
+    path.write_text(text % "lab")
+    assert [item.source for item in fabrics.load(str(path)).cited][:1] == ["lab"]
+    path.write_text(text % "lob")
+    with pytest.raises(InputError, match="did you mean 'lab'"):
+        fabrics.load(str(path))
