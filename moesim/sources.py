@@ -145,7 +145,8 @@ def citation_at(document: Document, loc: Loc, value: str, where: Loc | None = No
         problems.append(
             document.problem(number, "this number names no source", legal="`source: key`, `grade: ...`")
         )
-    elif not isinstance(source, str) or source not in (known := _known(document)):
+    elif not isinstance(source, str) or source not in _known(document):
+        known = _known(document)
         legal = nearest(str(source), sorted(known)) + "; or an entry of its own under `sources:` in this file"
         problems.append(document.problem(source_loc, f"unknown source {source!r}", legal))
     if grade is None:
