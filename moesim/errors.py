@@ -62,12 +62,6 @@ class InputError(MoesimError):
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
 
-class InfeasibleError(MoesimError):
-    """Valid but impossible: buffers and weights exceed the memory, a requirement fails. Names both numbers."""
-
-    exit_code = 1
-
-
 class InvariantError(MoesimError):
     """An invariant of the simulator broke: our bug, please report it."""
 

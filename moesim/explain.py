@@ -204,7 +204,6 @@ def _strategy(built: Built, setting: _Setting, one: Strategy) -> dict[str, Any]:
     case = Case(
         model=built.model,
         device=built.topology.device,
-        properties=built.topology.properties,
         routes=setting.routes[calibration.access],
         traffic=setting.traffic,
         assignment=setting.assignment,

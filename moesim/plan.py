@@ -6,7 +6,7 @@ itself, when its dependencies let it; a bulk-synchronous protocol and an asynchr
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 
 import numpy as np
@@ -132,7 +132,3 @@ class Plan:
         absent = [name for name in self.ends.values() if name not in seen]
         if absent:
             raise ValueError(f"stage ends {absent} are not phases of the plan")
-
-    def with_phases(self, phases: tuple[Phase, ...]) -> Plan:
-        """The same plan with other phases."""
-        return replace(self, phases=phases)

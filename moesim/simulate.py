@@ -128,7 +128,6 @@ def _case(built: Built, pod: _Pod, one: Strategy, batch: _Batch, off: frozenset[
     return Case(
         model=built.model,
         device=built.topology.device,
-        properties=built.topology.properties,
         routes=pod.routes(one.costs.access),
         traffic=counted,
         assignment=assignment,

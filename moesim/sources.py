@@ -100,14 +100,6 @@ def _entries(document: Document) -> dict[str, Source]:
     return found
 
 
-def known_source(key: str) -> Source:
-    """The shipped source called ``key``; :class:`InputError` with the near names otherwise."""
-    entries = bibliography()
-    if key not in entries:
-        raise InputError(Problem(f"unknown source {key!r}", legal=nearest(key, sorted(entries))))
-    return entries[key]
-
-
 def cite(document: Document, loc: Loc, dimension: str) -> tuple[float, Cited]:
     """The quantity at ``loc`` in SI units, and its citation.
 

@@ -30,8 +30,6 @@ StrArray = NDArray[np.str_]
 ACCESSES = ("store", "bulk", "write", "read")
 """How bytes are moved: small SM stores, bulk copies, a device's own writes, a device's own reads."""
 
-VERTEX_KINDS = ("device", "switch", "nic", "cpu")
-
 FAULTS = ("link", "chip", "nic", "rank", "plane")
 """What a fault can hit."""
 

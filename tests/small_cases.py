@@ -148,7 +148,6 @@ def layer(
     case = Case(
         model=model,
         device=topology.device,
-        properties=topology.properties,
         routes=ways,
         traffic=traffic.count(assignment, ep, hosts, domains),
         assignment=assignment,

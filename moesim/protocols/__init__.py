@@ -43,7 +43,6 @@ class Case:
 
     model: MoEModel
     device: Device
-    properties: frozenset[str]
     routes: Routes
     traffic: Traffic
     assignment: Assignment

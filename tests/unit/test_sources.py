@@ -32,10 +32,6 @@ def test_bibliography() -> None:
     found = sources.bibliography()
     assert list(found) == ["maker", "lab"]
     assert (found["maker"].title, found["maker"].reference, found["maker"].note) == ("Data sheet", "M-1", "n")
-    assert sources.known_source("lab").title == "Paper"
-    with pytest.raises(InputError, match="unknown source 'makr'") as caught:
-        sources.known_source("makr")
-    assert "did you mean 'maker'" in str(caught.value)
 
 
 def test_what_is_wrong_with_a_bibliography(tmp_path: Path) -> None:
