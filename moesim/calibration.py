@@ -29,6 +29,8 @@ class Calibration:
     access: str
     values: Mapping[str, float]
     cited: tuple[Cited, ...]
+    inherited: str | None = None
+    """The file that it takes its other constants from."""
 
     def __getitem__(self, name: str) -> float:
         return self.values[name]
@@ -54,13 +56,14 @@ def load(
     own = document.data["constants"]
     values: dict[str, float] = {}
     cited: list[Cited] = []
+    inherited: str | None = None
     parent = document.data.get("inherits")
     if parent is not None:
         # Constants that two protocols share stand in one file only.
         rest = load(
             pod, parent, {name: kind for name, kind in constants.items() if name not in own}, constants
         )
-        values, cited = dict(rest.values), list(rest.cited)
+        values, cited, inherited = dict(rest.values), list(rest.cited), rest.path
     problems: list[Problem] = []
     for name, dimension in constants.items():
         if name in values:
@@ -73,9 +76,8 @@ def load(
         cited.append(replace(citation, where=f"{kind}.{name} ({chosen})"))
     if problems:
         raise InputError(problems)
-    return Calibration(
-        kind, chosen, document.path, document.data.get("access", "default"), values, tuple(cited)
-    )
+    access = document.data.get("access", "default")
+    return Calibration(kind, chosen, document.path, access, values, tuple(cited), inherited)
 
 
 def _closed(document: Document, constants: Mapping[str, str]) -> None:

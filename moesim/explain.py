@@ -229,7 +229,7 @@ def _strategy(built: Built, setting: _Setting, one: Strategy) -> dict[str, Any]:
         "buffers_B": buffers,
         "notes": [
             *_fallbacks(built, one),
-            *protocol.describe(calibration, case.ranks),
+            *protocol.describe(case),
             *_shortage(one, case, buffers, _dtype(built)),
         ],
     }

@@ -47,12 +47,13 @@ class Record:
         times: dict[str, FloatArray],
         largest: dict[str, float],
         home: Traffic,
+        closed: bool,
     ) -> None:
         parts = timing.breakdown(ran)
         missing = largest["layer"] - float(times["layer"].max(initial=0.0))
-        if missing > 0.0 and ran.solves == 0:
+        if missing > 0.0 and closed:
             parts[timing.WIRE] = parts.get(timing.WIRE, 0.0) + missing
-        if ran.solves == 0:
+        if closed:
             # Whose time the largest is no closed form knows, so the slowest rank carries it.
             times = {stage: _lifted(own, largest[stage]) for stage, own in times.items()}
         self.cases.append(where)

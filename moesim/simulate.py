@@ -153,7 +153,7 @@ def _simulate(built: Built, pod: _Pod, record: Record, batch: _Batch, where: tup
     else:
         ran = execution.run(plan, shared, tolerance=scenario.tolerance, background=_background(built))
         times = _stages(ran)
-    record.add(where, case, plan, ran, times, largest, batch.home)
+    record.add(where, case, plan, ran, times, largest, batch.home, closed=scenario.fidelity == "bound")
     sizes = strategy.buffers(one, case, _dtype(built))
     # Buffers that follow the demand have to hold the largest of all cases.
     record.buffers = {kind: max(size, record.buffers.get(kind, 0.0)) for kind, size in sizes.items()}
@@ -215,7 +215,11 @@ def _hashes(built: Built, chosen: list[Strategy]) -> dict[str, str]:
         str(resources.find("models", "models")),
         str(resources.find("sources", "sources")),
     ]
-    paths += [costs.path for one in chosen for costs in (one.costs, one.planning) if costs is not None]
+    calibrations = [costs for one in chosen for costs in (one.costs, one.planning) if costs is not None]
+    paths += [path for costs in calibrations for path in (costs.path, costs.inherited)]
+    recorded = built.scenario.routing.written.get("trace")
+    if recorded is not None:
+        paths.append(str(resources.find("trace", recorded, built.scenario.base)))
     files = {path: Path(path) for path in paths if path is not None}
     return {
         name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items() if path.is_file()

@@ -80,7 +80,7 @@ def _planning(strategy: Strategy, case: Case) -> list[Phase]:
     if c is None:
         return []
     barriers = c["plan_barriers"] * c["barrier"] * ("sync" not in case.off)
-    work = (c["launch"] + c["plan"]) * ("serialisation" not in case.off)
+    work = c["plan"] * ("serialisation" not in case.off)
     entries = case.traffic.entries.sum(axis=1) * c["plan_per_entry"] * ("serialisation" not in case.off)
     return sequence([Local("plan", "planning", work + barriers + entries)], ())
 

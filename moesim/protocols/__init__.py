@@ -182,7 +182,7 @@ class Protocol(ABC):
         """Bytes of one dispatch of one rank in the library's own definition of bandwidth, own rank counted."""
         return float(self.rows(case).sum(axis=1).max()) * self.dispatch_row(case.model)
 
-    def describe(self, calibration: Calibration, ranks: int) -> list[str]:
+    def describe(self, case: Case) -> list[str]:
         """Sentences for ``explain``: what the answer hangs on."""
         return []
 
@@ -275,7 +275,7 @@ def weighted_sum(case: Case, read: FloatArray, after: tuple[After, ...], rewritt
 
     ``rewritten``: how much of what was read is written over again behind the read.
     """
-    written = case.tokens * case.model.hidden * 2.0 + read * rewritten
+    written = case.tokens * case.model.payload_bytes("bf16") + read * rewritten
     seconds = case.copy_s(read * case.copies, written * case.copies)
     return Local("combine.reduce", "reduce", seconds, after, chunks=case.chunks(case.tokens))
 

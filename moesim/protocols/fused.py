@@ -10,6 +10,7 @@ from pydantic import Field
 from moesim import buffers
 from moesim.calibration import Calibration
 from moesim.cores import Dealt
+from moesim.errors import InputError, Problem
 from moesim.moe import MoEModel
 from moesim.plan import FlowSet, IntArray
 from moesim.protocols import Case, Params, Protocol, flows
@@ -51,6 +52,11 @@ class Fused(Protocol):
 
     def calibrate(self, pod: str) -> Calibration:
         calibration = super().calibrate(pod)
+        most = int(calibration["cores"])
+        if self.params.cores is not None and self.params.cores > most:
+            raise InputError(
+                Problem(f"{self.kind}: {self.params.cores} send cores", legal=f"cores from 2 to {most}")
+            )
         return (
             calibration if self.params.cores is None else calibration.with_value("cores", self.params.cores)
         )
@@ -96,6 +102,6 @@ def static_windows(protocol: Fused, case: Case, window: str) -> dict[str, float]
     if window == "cm384":
         return buffers.cloudmatrix(case.ranks, case.capacity, k, case.local, *rows) | records
     sizes = buffers.cann_fullmesh(
-        case.ranks, case.capacity, k, case.local, model.hidden, flags_in_block=window == "fullmesh_v2"
+        case.ranks, case.capacity, k, case.local, model.dispatch_width, flags_in_block=window == "fullmesh_v2"
     )
     return sizes | records

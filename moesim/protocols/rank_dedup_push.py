@@ -7,8 +7,6 @@ and at most 128 ranks. Source: MoonEP, planning.py and dispatch.py.
 
 from __future__ import annotations
 
-import numpy as np
-
 from moesim.errors import InputError, Problem
 from moesim.moe import MoEModel
 from moesim.plan import After, FloatArray, IntArray, Local, Phase, Transfer, When
@@ -56,27 +54,25 @@ class RankDedupPush(Protocol):
     def dispatch(self, case: Case, after: tuple[After, ...]) -> tuple[Phase, ...]:
         c = case.calibration
         plan: list[Phase] = []
-        if case.assignment.static_rows is None and "serialisation" not in case.off:
+        if case.assignment.static_rows is None:
             # A balancer that plans has laid out the rows already.
-            planning = c["plan"] + c["plan_barriers"] * c["barrier"]
+            planning = c["plan"] * ("serialisation" not in case.off)
+            planning += c["plan_barriers"] * c["barrier"] * ("sync" not in case.off)
             work = Local("dispatch.plan", "planning", case.each(planning))
             plan = sequence([work], after)
             after = tuple(After(dep.phase, When.ALL) for dep in last(plan, after))
         start, send = self._push(case, "dispatch", case.traffic.rows, after)
         barrier = self._barrier(case, "dispatch.exit barrier", (After(send.name),))
-        rows, entries = self._held(case)
-        expand = Local(
-            "dispatch.expand",
-            "reorder",
-            case.copy_s(rows, np.maximum(entries - rows, 0.0)) * (entries > rows),
-            (*last(barrier, ()), After(send.name, When.INBOUND)),
-        )
+        copies = self._duplicates(case)
+        waits = (*last(barrier, ()), After(send.name, When.INBOUND))
+        expand = Local("dispatch.expand", "reorder", case.copy_s(copies, copies), waits)
         return (*plan, *start, send, *barrier, expand)
 
-    def _held(self, case: Case) -> tuple[FloatArray, FloatArray]:
-        """(R,) [B] that each rank has received: as rows, and expanded to entries."""
-        row = self.dispatch_row(case.model) * case.copies
-        return case.traffic.rows.sum(axis=0) * row, case.received * row
+    def _duplicates(self, case: Case) -> FloatArray:
+        """(R,) [B] of the entries of each rank that came with a row of another one."""
+        more = case.received - case.traffic.rows.sum(axis=0)
+        duplicates: FloatArray = more * self.dispatch_row(case.model) * case.copies
+        return duplicates
 
     def _push(
         self, case: Case, operation: str, rows: IntArray, after: tuple[After, ...]
@@ -97,8 +93,9 @@ class RankDedupPush(Protocol):
         return [Local(name, "sync", case.each(case.calibration["barrier"]), waits)]
 
     def combine(self, case: Case, after: tuple[After, ...]) -> tuple[Phase, ...]:
-        rows, entries = self._held(case)
-        presum = Local("combine.presum", "reduce", case.copy_s(entries, rows) * (entries > rows))
+        # A duplicate is read with the row it is added to, which is written back.
+        copies = self._duplicates(case)
+        presum = Local("combine.presum", "reduce", case.copy_s(2 * copies, copies))
         before = sequence([presum], after)
         barrier = self._barrier(case, "combine.entry barrier", last(before, after))
         ready = last(barrier, last(before, after))

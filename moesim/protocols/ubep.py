@@ -14,7 +14,6 @@ import numpy as np
 
 from moesim import cores
 from moesim.buffers import up
-from moesim.calibration import Calibration
 from moesim.moe import MoEModel, dtype
 from moesim.plan import After, FloatArray, Local, Phase, Transfer, When
 from moesim.protocols import PROTOCOLS, Case, head, last, sequence, weighted_sum, window_copy
@@ -133,13 +132,13 @@ class Ubep(Fused):
     def buffers(self, case: Case) -> dict[str, float]:
         return static_windows(self, case, "fullmesh_v2" if self.params.sync == "tff" else "fullmesh_v1")
 
-    def describe(self, calibration: Calibration, ranks: int) -> list[str]:
-        line = calibration["dispatch_at_8"] + calibration["dispatch_per_doubling"] * float(np.log2(ranks / 8))
-        whole, share = max(0.0, line) * 1e6, calibration["dispatch_shared"]
+    def describe(self, case: Case) -> list[str]:
+        whole = float(case.unexplained("dispatch", CROSSINGS["dispatch"]).max()) * 1e6
+        share = case.calibration["dispatch_shared"]
         return [
             f"of the {whole:.1f} us that the stated terms of a bulk-synchronous dispatch leave unexplained at "
-            f"EP{ranks} (latencies included), ubep pays {share:.0%} (dispatch_shared): with 0 % its dispatch is "
-            f"{share * whole:.1f} us shorter, with 100 % {(1 - share) * whole:.1f} us longer"
+            f"EP{case.ranks}, ubep pays {share:.0%} (dispatch_shared): with 0 % its dispatch is {share * whole:.1f} us "
+            f"shorter, with 100 % {(1 - share) * whole:.1f} us longer"
         ]
 
 

@@ -17,7 +17,7 @@ def recorded(one, fidelity="fluid", cases=((0, 0),)):
         ranked, largest = bounds.stages(one.bound(), one.resources)
         ran = one.fluid(0.003) if fidelity == "fluid" else one.bound()
         times = stages(ran) if fidelity == "fluid" else ranked
-        record.add(where, one.case, one.plan, ran, times, largest, one.case.traffic)
+        record.add(where, one.case, one.plan, ran, times, largest, one.case.traffic, closed=ran.solves == 0)
     record.buffers = one.buffers()
     record.memory = strategy.memory(one.case, one.case.model, "bf16", record.buffers)
     return record.outcome(one.resources)
