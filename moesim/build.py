@@ -45,6 +45,21 @@ class Built:
     strategies: tuple[tuple[Protocol, Balancer], ...]
     warnings: tuple[str, ...]
 
+    @property
+    def expert_dtype(self) -> str:
+        """Number format of the expert weights: the scenario's, else the model's own."""
+        return self.scenario.workload.expert_dtype or self.model.expert_dtype
+
+    @cached_property
+    def groups(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Host and domain of each rank (R,), numbered from 0 in the order of the pod."""
+        import numpy as np
+
+        vertices = self.topology.devices[self.devices]
+        _, host = np.unique(self.topology.host[vertices], return_inverse=True)
+        _, domain = np.unique(self.topology.domain[vertices], return_inverse=True)
+        return host, domain
+
     @cached_property
     def trace(self) -> Trace:
         """The demand, logical experts (steps, layers, tokens, k). Composed when first asked for.

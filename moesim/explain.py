@@ -101,12 +101,9 @@ def explain(asked: Scenario) -> dict[str, Any]:
 
 
 def _setting(built: Built, accesses: set[str]) -> _Setting:
-    vertex = built.topology.devices[built.devices]
-    _, host = np.unique(built.topology.host[vertex], return_inverse=True)
-    _, domain = np.unique(built.topology.domain[vertex], return_inverse=True)
     found = {access: routes(built.topology, built.devices, access) for access in accesses}
     tokens = built.scenario.workload.tokens_per_rank
-    return _Setting(built, found, *expected.uniform(built.model, tokens, host, domain))
+    return _Setting(built, found, *expected.uniform(built.model, tokens, *built.groups))
 
 
 def _pod(topology: Topology) -> dict[str, Any]:
@@ -180,7 +177,7 @@ def _ranks(setting: _Setting) -> dict[str, Any]:
 
 def _model(setting: _Setting) -> dict[str, Any]:
     model, groups = setting.model, setting.traffic
-    dtype = _dtype(setting.built)
+    dtype = setting.built.expert_dtype
     local = model.experts // len(groups.host)
     return {
         "name": model.name,
@@ -211,7 +208,7 @@ def _strategy(built: Built, setting: _Setting, one: Strategy) -> dict[str, Any]:
         capacity=built.scenario.workload.tokens_per_rank,
         off=frozenset(built.scenario.switch_off),
     )
-    buffers = strategy.buffers(one, _balanced(one, case), _dtype(built))
+    buffers = strategy.buffers(one, _balanced(one, case), built.expert_dtype)
     return {
         "name": one.name,
         "protocol": protocol.kind,
@@ -230,7 +227,7 @@ def _strategy(built: Built, setting: _Setting, one: Strategy) -> dict[str, Any]:
         "notes": [
             *_fallbacks(built, one),
             *protocol.describe(case),
-            *_shortage(one, case, buffers, _dtype(built)),
+            *_shortage(one, case, buffers, built.expert_dtype),
         ],
     }
 
@@ -253,10 +250,6 @@ def _fallbacks(built: Built, one: Strategy) -> list[str]:
         for item in (one.costs, one.planning)
         if item is not None and item.pod == FALLBACK
     ]
-
-
-def _dtype(built: Built) -> str:
-    return built.scenario.workload.expert_dtype or built.model.expert_dtype
 
 
 def _balanced(one: Strategy, case: Case) -> Case:

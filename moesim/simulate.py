@@ -107,14 +107,7 @@ def _batches(built: Built, pod: _Pod) -> Iterator[tuple[int, int, _Batch]]:
 
 
 def _count(assignment: Assignment, built: Built) -> Traffic:
-    vertices = built.topology.devices[built.devices]
-    host, domain = built.topology.host[vertices], built.topology.domain[vertices]
-    return traffic.count(
-        assignment,
-        len(vertices),
-        np.unique(host, return_inverse=True)[1],
-        np.unique(domain, return_inverse=True)[1],
-    )
+    return traffic.count(assignment, len(built.devices), *built.groups)
 
 
 def _case(built: Built, pod: _Pod, one: Strategy, batch: _Batch, off: frozenset[str]) -> Case:
@@ -137,14 +130,10 @@ def _case(built: Built, pod: _Pod, one: Strategy, batch: _Batch, off: frozenset[
     )
 
 
-def _dtype(built: Built) -> str:
-    return built.scenario.workload.expert_dtype or built.model.expert_dtype
-
-
 def _simulate(built: Built, pod: _Pod, record: Record, batch: _Batch, where: tuple[int, int]) -> None:
     scenario, one = built.scenario, record.strategy
     case = _case(built, pod, one, batch, frozenset(scenario.switch_off))
-    plan = strategy.plan(one, case, _dtype(built))
+    plan = strategy.plan(one, case, built.expert_dtype)
     shared = pod.resources(one)
     closed = bounds.run(plan, shared)
     ranked, largest = bounds.stages(closed, shared)
@@ -154,10 +143,10 @@ def _simulate(built: Built, pod: _Pod, record: Record, batch: _Batch, where: tup
         ran = execution.run(plan, shared, tolerance=scenario.tolerance, background=_background(built))
         times = _stages(ran)
     record.add(where, case, plan, ran, times, largest, batch.home, closed=scenario.fidelity == "bound")
-    sizes = strategy.buffers(one, case, _dtype(built))
+    sizes = strategy.buffers(one, case, built.expert_dtype)
     # Buffers that follow the demand have to hold the largest of all cases.
     record.buffers = {kind: max(size, record.buffers.get(kind, 0.0)) for kind, size in sizes.items()}
-    record.memory = strategy.memory(case, built.model, _dtype(built), record.buffers)
+    record.memory = strategy.memory(case, built.model, built.expert_dtype, record.buffers)
 
 
 def _background(built: Built) -> tuple[FlowSet, FloatArray] | None:
@@ -199,12 +188,12 @@ def _idle_inputs(built: Built, pod: _Pod, chosen: list[Strategy]) -> Iterator[st
 def _costs(built: Built, pod: _Pod, one: Strategy, batch: _Batch, off: frozenset[str]) -> FloatArray:
     """Everything that a cost term can change in a strategy: when its stages end, what its phases take, its buffers."""
     case = _case(built, pod, one, batch, off)
-    plan = strategy.plan(one, case, _dtype(built))
+    plan = strategy.plan(one, case, built.expert_dtype)
     closed = bounds.run(plan, pod.resources(one))
     ends = [closed.end(stage) for stage in plan.ends]
     local = [phase.duration for phase in plan.phases if isinstance(phase, Local)]
     cores = [phase.flows.core_s.sum(keepdims=True) for phase in plan.phases if isinstance(phase, Transfer)]
-    sizes = np.array(list(strategy.buffers(one, case, _dtype(built)).values()))
+    sizes = np.array(list(strategy.buffers(one, case, built.expert_dtype).values()))
     return np.concatenate([*ends, *local, *cores, sizes])
 
 
