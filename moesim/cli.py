@@ -241,6 +241,8 @@ def flows(flows: str, topology: str | None, tolerance: str, output: str | None, 
     from moesim import fabrics, flowlist, units
 
     merge = units.parse(tolerance, "ratio")
+    if output is not None:
+        flowlist.ready(output, [flows, *([] if topology is None else [topology])])
     fabric = None if topology is None else fabrics.load(topology)
     listed = flowlist.load(flows)
     found = flowlist.run(listed, fabric, merge)

@@ -11,7 +11,7 @@ import os
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -102,6 +102,8 @@ def run(flows: FlowList, topology: Topology | None, tolerance: float, *, access:
     its route after its last byte has left; a flow from a device to itself crosses nothing and ends as it
     starts. Raises `InputError` for device numbers that the pod does not have.
     """
+    if not 0 <= tolerance < 1:
+        raise InputError(Problem(f"a tolerance of {tolerance:.0%}", legal="from 0 to less than 100%"))
     if topology is None:
         rows, capacity, latency = _own_fabric(flows)
         used = ("bytes", "start", "path", "cap")
@@ -121,6 +123,19 @@ def run(flows: FlowList, topology: Topology | None, tolerance: float, *, access:
         error_estimate=found.error_estimate,
         ignored=ignored + flows.others,
     )
+
+
+def ready(output: str | Path, inputs: Iterable[str | Path]) -> None:
+    """Raise :class:`InputError` if :func:`save` to ``output`` would destroy what is not ours to replace.
+
+    That is one of the ``inputs``, and anything that is there and no regular file: a folder, a device.
+    """
+    target = Path(output)
+    if target.exists() and not target.is_file():
+        raise InputError(Problem("is no regular file", path=str(output), legal="a new file, or one to replace"))
+    for name in inputs:
+        if target.exists() and Path(name).exists() and target.samefile(name):
+            raise InputError(Problem("is also an input of this command", path=str(output), legal="another file"))
 
 
 def save(file: str | Path, result: FlowResult) -> None:
