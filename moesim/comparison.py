@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -98,10 +99,17 @@ def _rows(name: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Row
     for stage in ("layer", "dispatch", "expert", "combine"):
         for statistic in ("critical", "mean", "p50", "p99", "max"):
             metric = f"{stage}_s"
-            yield Row(
-                name, metric, statistic, a["metrics"][metric][statistic], b["metrics"][metric][statistic]
-            )
-    yield Row(name, "buffers_B", "total", sum(a["buffers_B"].values()), sum(b["buffers_B"].values()))
+            values = (_quantity(one["metrics"][metric][statistic]) for one in (a, b))
+            yield Row(name, metric, statistic, *values)
+    totals = (sum(_quantity(size) for size in one["buffers_B"].values()) for one in (a, b))
+    yield Row(name, "buffers_B", "total", *totals)
+
+
+def _quantity(value: object) -> float:
+    """``value`` as a number that can be compared; a time or size is finite and not negative."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+        raise TypeError(f"{value!r} is no time or size")
+    return float(value)
 
 
 def _differences(a: object, b: object, place: str) -> Iterator[str]:

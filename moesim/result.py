@@ -211,7 +211,10 @@ def load_summary(path: str | Path) -> dict[str, Any]:
 
 def ready(folder: str | Path) -> Path:
     """``folder``, resolved, if :meth:`Result.save` may write there; :class:`InputError` if it may not."""
-    target = Path(folder).resolve()
+    try:
+        target = Path(folder).resolve()
+    except (OSError, RuntimeError):  # a loop of symbolic links: an error of either type, by Python version
+        raise InputError(Problem("is a loop of symbolic links", path=str(folder), legal="a folder")) from None
     if target.exists() and not target.is_dir():
         raise InputError(Problem("is a file, not a folder for results", path=str(folder)))
     foreign = (

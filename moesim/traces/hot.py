@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
+from moesim.errors import InputError, Problem
 from moesim.traces.popularity import Floats, PopularParams, PopularSource
 from moesim.traces.source import KINDS
 
@@ -35,6 +36,9 @@ class Hot(PopularSource):
 
     def popularity(self, z: Floats, spread: float) -> Floats:
         """(..., E): ``spread`` at the chosen experts, or at those with the largest z."""
+        experts = z.shape[-1]
+        if self.params.hot > experts or max(self.params.at or (0,)) >= experts:
+            raise InputError(Problem(f"routing: hot experts beyond the {experts} of the model"))
         place = np.argsort(np.argsort(-z, axis=-1), axis=-1) < self.params.hot
         if self.params.at is not None:
             place = np.broadcast_to(np.isin(np.arange(z.shape[-1]), self.params.at), z.shape)

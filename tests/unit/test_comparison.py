@@ -87,3 +87,11 @@ def test_an_incomplete_document_is_refused(make_result: Make, strategies: list[o
     a = make_result().to_json()
     with pytest.raises(InputError, match="incomplete"):
         compare(a, {**a, "strategies": strategies})
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1e-6, "5us", None, True])
+def test_what_is_no_time_is_refused_and_not_compared(make_result: Make, value: object) -> None:
+    good, bad = make_result().to_json(), make_result().to_json()
+    bad["strategies"][0]["metrics"]["layer_s"]["critical"] = value
+    with pytest.raises(InputError, match="is no time or size"):
+        compare(good, bad)

@@ -264,3 +264,10 @@ def test_results_with_nan_survive(make_result: Make, make_outcome: MakeOutcome, 
     made.save(tmp_path / "out")
     assert Result.load(tmp_path / "out").to_json() == document
     assert replace(made, seed=5) != made
+
+
+def test_a_loop_of_links_is_no_folder(tmp_path: Path) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    with pytest.raises(InputError, match="loop"):
+        ready(loop)

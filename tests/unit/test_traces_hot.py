@@ -42,3 +42,9 @@ def test_places_must_be_as_many_as_there_are_hot_experts() -> None:
 def test_heat_can_be_a_target_imbalance() -> None:
     found = counts(hot=4, maxvio=3.0)
     assert found.max(axis=1).mean() / found.mean() - 1 == pytest.approx(3.0, rel=0.05)
+
+
+@pytest.mark.parametrize("params", [{"hot": 65, "heat": 2}, {"hot": 1, "heat": 2, "at": [64]}])
+def test_more_hot_experts_than_the_model_has_are_refused(params: dict[str, object]) -> None:
+    with pytest.raises(InputError, match="beyond the 64"):
+        counts(**params)
