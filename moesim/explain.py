@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from moesim import bounds, expected, fabrics, resources, scenario, strategy, units, yamlio
+from moesim import bounds, expected, fabrics, resources, scenario, strategy, yamlio
 from moesim.build import Built, build
 from moesim.calibration import FALLBACK
-from moesim.contention import Resources, demand
+from moesim.contention import Resources
 from moesim.moe import MoEModel
-from moesim.outcome import cited_json, plain_data
+from moesim.outcome import cited_json, plain_data, shortage
 from moesim.placement import Assignment
 from moesim.plan import After, Phase, Plan, Transfer
 from moesim.protocols import Case, Protocol
@@ -233,14 +233,8 @@ def _strategy(built: Built, setting: _Setting, one: Strategy) -> dict[str, Any]:
 
 
 def _shortage(one: Strategy, case: Case, buffers: Mapping[str, float], dtype: str) -> list[str]:
-    held = strategy.memory(case, case.model, dtype, buffers)
-    needed = held["expert_weights"] + held["buffers"]
-    if needed <= held["device"]:
-        return []
-    has = units.format(held["device"], "bytes")
-    return [
-        f"does not fit: expert weights and buffers take {units.format(needed, 'bytes')} a rank, the device has {has}"
-    ]
+    short = shortage(strategy.memory(case, case.model, dtype, buffers))
+    return [] if short is None else [f"does not fit: {short}"]
 
 
 def _fallbacks(built: Built, one: Strategy) -> list[str]:
@@ -280,16 +274,14 @@ def _ceiling(
 ) -> dict[str, Any]:
     """Busiest resource and closed form of one operation alone, all ranks starting together."""
     plan = Plan(case.ranks, phases(case, ()))
-    transfers = [phase.flows for phase in plan.phases if isinstance(phase, Transfer)]
     shared = Resources(case.routes, int(case.calibration["cores"]))
-    busy = np.zeros(len(shared.capacity))
-    sent = np.zeros(case.ranks)
-    for flows in transfers:
-        taken = demand(flows, shared)
-        busy += np.bincount(taken.index, weights=taken.amount, minlength=len(busy)) / shared.capacity
-        sent += np.bincount(flows.src, weights=flows.wire, minlength=case.ranks)
-    floor, wire = float(busy.max()), float(sent.max())
     timing = bounds.run(plan, shared)
+    busy = timing.load / shared.capacity
+    sent = np.zeros(case.ranks)
+    for phase in plan.phases:
+        if isinstance(phase, Transfer):
+            sent += np.bincount(phase.flows.src, weights=phase.flows.wire, minlength=case.ranks)
+    floor, wire = float(busy.max()), float(sent.max())
     return {
         "wire_B": wire,
         "logical_B": logical,

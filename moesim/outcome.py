@@ -43,6 +43,15 @@ def statistics(times: FloatArray) -> dict[str, float]:
     }
 
 
+def shortage(memory: Mapping[str, float]) -> str | None:
+    """How far ``expert_weights`` and ``buffers`` [B] exceed the memory of ``device`` [B]; None if they do not."""
+    needed, device = memory.get("expert_weights", 0.0) + memory["buffers"], memory.get("device")
+    if device is None or needed <= device:
+        return None
+    needs, has = units.format(needed, "bytes"), units.format(device, "bytes")
+    return f"expert weights and buffers take {needs} a rank, the device has {has}"
+
+
 @dataclass(frozen=True, eq=False)
 class StrategyOutcome:
     """One strategy's share of a :class:`moesim.result.Result`.
@@ -110,12 +119,8 @@ class StrategyOutcome:
 
     def shortage(self) -> str | None:
         """What does not fit into the memory of a device, with both numbers; None if all does."""
-        weights, buffers = self.memory_B.get("expert_weights", 0.0), sum(self.buffers_B.values())
-        device = self.memory_B.get("device")
-        if device is None or weights + buffers <= device:
-            return None
-        needs, has = units.format(weights + buffers, "bytes"), units.format(device, "bytes")
-        return f"{self.name}: expert weights and buffers take {needs} a rank, the device has {has}"
+        short = shortage({**self.memory_B, "buffers": sum(self.buffers_B.values())})
+        return None if short is None else f"{self.name}: {short}"
 
     def to_json(self) -> dict[str, Any]:
         """The summary as plain data with stable keys; a number that does not exist is ``None``."""
