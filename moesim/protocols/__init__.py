@@ -117,14 +117,16 @@ class Case:
 class Protocol(ABC):
     """A protocol with its parameters.
 
-    ``constants``: name -> dimension of each constant that its calibration must give. ``needs`` properties of the pod;
-    a scenario may assume one that the pod is not known to have.
+    ``constants``: name -> dimension of each constant that its calibration must give; ``fittable``: those that
+    ``moesim calibrate`` fits to measurements. ``needs`` properties of the pod; a scenario may assume one that the pod
+    is not known to have.
     """
 
     kind: ClassVar[str]
     summary: ClassVar[str]
     constants: ClassVar[Mapping[str, str]]
     bandwidth_name: ClassVar[str]
+    fittable: ClassVar[tuple[str, ...]] = ()
     Params: ClassVar[type[Params]] = Params
 
     def __init__(self, params: BaseModel) -> None:
@@ -169,6 +171,16 @@ class Protocol(ABC):
     @abstractmethod
     def combine(self, case: Case, after: tuple[After, ...]) -> tuple[Phase, ...]:
         """Phases from expert output to complete tokens; the last one closes the combine."""
+
+    def operation(self, name: str, case: Case) -> tuple[Phase, ...] | None:
+        """Phases that the library times as ``name`` in its own benchmark, where all ranks start together.
+
+        ``dispatch`` and ``combine`` as in a layer by default, except for what a library's timer leaves out; None for
+        an operation that the library has not.
+        """
+        if name == "dispatch":
+            return self.dispatch(case, ())
+        return self.combine(case, ()) if name == "combine" else None
 
     @abstractmethod
     def buffers(self, case: Case) -> dict[str, float]:
