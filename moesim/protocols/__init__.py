@@ -251,15 +251,18 @@ def flows(
     one more often than that many in a round trip.
     """
     ranks, cores = case.ranks, int(case.calibration["cores"])
-    away = dealt.rank != to
-    core = dealt.core[away] if bound_to_cores else np.zeros(int(away.sum()), dtype=np.int64)
-    key, where = np.unique((dealt.rank[away] * cores + core) * ranks + to[away], return_inverse=True)
-    copies: FloatArray = np.bincount(where, weights=dealt.copies[away], minlength=len(key)).astype(np.float64)
-    src, dst = key // (ranks * cores), key % ranks
+    key = (dealt.rank * cores + (dealt.core if bound_to_cores else 0)) * ranks + to
+    away = np.flatnonzero(dealt.rank != to)
+    # Work is dealt rank by rank and nearly core by core, which a stable sort turns to its profit.
+    away = away[np.argsort(key[away], kind="stable")]
+    first = np.flatnonzero(np.diff(key[away], prepend=-1))
+    copies = np.add.reduceat(dealt.copies[away], first).astype(np.float64)
+    away = away[first]
+    src, dst = dealt.rank[away], to[away]
     core, core_s = None, None
     if bound_to_cores:
         window = 2.0 * case.routes.latency[src, dst] / in_flight
-        core = key // ranks % cores
+        core = dealt.core[away]
         core_s = copies * np.maximum(issue + wire / case.calibration["core_rate"], window)
     return FlowSet.of(
         src, dst, copies * payload, wire=copies * wire, messages=copies, core=core, core_s=core_s
