@@ -31,7 +31,7 @@ def runs(copies: IntArray, cores: int) -> Dealt:
     >>> list(zip(dealt.core.tolist(), dealt.slot.tolist(), dealt.copies.tolist()))
     [(0, 0, 4), (1, 1, 1), (0, 2, 3), (1, 2, 3)]
     """
-    ranks, slots = copies.shape
+    slots = copies.shape[1]
     each, left = divmod(slots, cores)
     whole = cores * each
     groups = math.gcd(cores, left) if left else 1
@@ -46,9 +46,11 @@ def runs(copies: IntArray, cores: int) -> Dealt:
     core = np.where(slot < whole, own, shared)
     sharers = sharers[slot]
     # The i-th of g sharers takes the tokens i, i + g, i + 2g ... of the slot.
-    share = (copies[:, slot] + sharers - 1 - part) // sharers
-    rank = np.repeat(np.arange(ranks), len(slot))
-    return _sent(rank, np.tile(core, ranks), np.tile(slot, ranks), share.ravel())
+    share = copies[:, slot]
+    several = np.flatnonzero(sharers > 1)
+    share[:, several] = (share[:, several] + (sharers - 1 - part)[several]) // sharers[several]
+    rank, at = np.nonzero(share)
+    return Dealt(rank, core[at], slot[at], share[rank, at])
 
 
 def slices(copies: IntArray, order: IntArray, cores: int) -> Dealt:
@@ -60,20 +62,22 @@ def slices(copies: IntArray, order: IntArray, cores: int) -> Dealt:
     >>> list(zip(dealt.core.tolist(), dealt.slot.tolist(), dealt.copies.tolist()))
     [(0, 0, 4), (0, 1, 1), (1, 2, 6)]
     """
-    ranks, slots = copies.shape
+    slots = copies.shape[1]
     ordered = copies[:, order]
     total = ordered.sum(axis=1)
-    base = np.concatenate([[0], np.cumsum(total)])[:ranks]
+    base = np.cumsum(total) - total
     # All ranks lie one behind the other on one line; a piece ends where a slot or a slice does.
     slot_end = base[:, None] + np.cumsum(ordered, axis=1)
     slice_end = base[:, None] + (np.arange(1, cores + 1) * total[:, None]) // cores
-    ends = np.unique(np.concatenate([slot_end.ravel(), slice_end.ravel()]))
-    ends = ends[ends > 0]
-    size = np.diff(ends, prepend=0)
-    first = ends - size
-    place = np.searchsorted(slot_end.ravel(), first, side="right")
-    core = np.searchsorted(slice_end.ravel(), first, side="right")
-    return _sent(place // slots, core % cores, order[place % slots], size)
+    end = np.concatenate([slot_end.ravel(), slice_end.ravel()])
+    mark = np.argsort(end, kind="stable")
+    is_slot = mark < slot_end.size
+    size = np.diff(end[mark], prepend=0)
+    piece = np.flatnonzero(size)
+    # A piece lies in the slot and the slice behind the last that ended before it.
+    place = (np.cumsum(is_slot) - is_slot)[piece]
+    rank = place // slots
+    return Dealt(rank, piece - place - rank * cores, order[place - rank * slots], size[piece])
 
 
 def in_order(slots: int) -> IntArray:
@@ -93,8 +97,3 @@ def hop_mixed(slots: int, cores: int) -> IntArray:
     rows = -(-slots // cores)
     order = np.arange(rows * cores).reshape(rows, cores).T.ravel()
     return order[order < slots]
-
-
-def _sent(rank: IntArray, core: IntArray, slot: IntArray, copies: IntArray) -> Dealt:
-    some = copies > 0
-    return Dealt(rank[some], core[some], slot[some], copies[some])
