@@ -1,4 +1,4 @@
-"""Family ``rails``: hosts with their own scale-up fabric and one NIC a device, NIC i of every host on rail
+"""Family ``rails``: scale-up fabrics of one host or several and one NIC a device, NIC i of every host on rail
 i.
 
 Rail leaves join the NICs of ``hosts_per_leaf`` hosts; spines join all leaves, so that traffic between rails
@@ -19,10 +19,11 @@ from moesim.topology import IntArray
 
 @dataclass(frozen=True)
 class _Shape:
-    """What a file says. ``chips``: scale-up switches of a host, 0 for a full mesh."""
+    """What a file says. ``chips``: scale-up switches of a domain, 0 for a full mesh."""
 
     hosts: int
     per_host: int
+    hosts_per_domain: int
     hosts_per_leaf: int
     prefix: str
     chips: int
@@ -38,18 +39,21 @@ class _Shape:
 def rails(spec: Reader) -> Wiring:
     """``{hosts, devices_per_host, scale_up, nic, hosts_per_leaf, spine}``.
 
-    ``scale_up: {kind: switch, chips, capacity}``: the capacity of a device, spread evenly over its host's
-    chips; ``{kind: mesh, capacity}``: of each link between two devices of a host. ``spine: {chips, taper,
-    latency}``: a leaf's uplinks carry what its NICs bring, divided by the taper. A domain is a host.
+    ``scale_up: {kind: switch, chips, capacity}``: the capacity of a device, spread evenly over its domain's
+    chips; ``{kind: mesh, capacity}``: of each link between two devices of a domain. ``spine: {chips, taper,
+    latency}``: a leaf's uplinks carry what its NICs bring, divided by the taper. A domain is
+    ``hosts_per_domain`` hosts (1), the last one perhaps fewer.
     """
     shape = _read(spec)
     pod = Wiring()
     number = np.arange(shape.hosts * shape.per_host)
     host = number // shape.per_host
+    domain = host // shape.hosts_per_domain
     devices = pod.add(
-        "device", [f"{shape.prefix}{i}" for i in number], package=number, host=host, domain=host
+        "device", [f"{shape.prefix}{i}" for i in number], package=number, host=host, domain=domain
     )
-    _scale_up(pod, shape, devices)
+    for one in range(int(domain[-1]) + 1):
+        _scale_up(pod, shape, one, devices[domain == one])
     _scale_out(pod, shape, devices)
     return pod
 
@@ -57,6 +61,7 @@ def rails(spec: Reader) -> Wiring:
 def _read(spec: Reader) -> _Shape:
     hosts = spec.count("hosts")
     per_host = spec.count("devices_per_host")
+    per_domain = spec.count("hosts_per_domain", 1)
     per_leaf = spec.count("hosts_per_leaf", hosts)
     prefix = spec.text("prefix", "d")
     section = spec.section("scale_up")
@@ -73,26 +78,37 @@ def _read(spec: Reader) -> _Shape:
     spine_latency = section.quantity("latency", "time", 0.0, zero=True)
     section.close()
     spec.fits(
-        scale_up_links=hosts * per_host * (chips or per_host),
+        scale_up_links=hosts * per_host * (chips or per_domain * per_host),
         spine_links=-(-hosts // per_leaf) * per_host * spines,
     )
     spec.close()
     spec.check()
     return _Shape(
-        hosts, per_host, per_leaf, prefix, chips, scale_up, nic, message_rate, spines, taper, spine_latency
+        hosts=hosts,
+        per_host=per_host,
+        hosts_per_domain=per_domain,
+        hosts_per_leaf=per_leaf,
+        prefix=prefix,
+        chips=chips,
+        scale_up=scale_up,
+        nic=nic,
+        message_rate=message_rate,
+        spines=spines,
+        taper=taper,
+        spine_latency=spine_latency,
     )
 
 
-def _scale_up(pod: Wiring, shape: _Shape, devices: IntArray) -> None:
-    by_host = devices.reshape(shape.hosts, shape.per_host)
+def _scale_up(pod: Wiring, shape: _Shape, domain: int, devices: IntArray) -> None:
+    """Join the ``devices`` of one domain."""
     if shape.chips == 0:
-        left, right = np.triu_indices(shape.per_host, k=1)
-        pod.link("mesh", by_host[:, left], by_host[:, right], shape.scale_up)
+        left, right = np.triu_indices(len(devices), k=1)
+        pod.link("mesh", devices[left], devices[right], shape.scale_up)
         return
-    host = np.repeat(np.arange(shape.hosts), shape.chips)
-    names = [f"host{h}/nvswitch{c}" for h in range(shape.hosts) for c in range(shape.chips)]
-    chips = pod.add("switch", names, host=host, domain=host).reshape(shape.hosts, 1, shape.chips)
-    pod.link("nvlink", by_host[:, :, None], chips, shape.scale_up.times(1 / shape.chips))
+    own_host = shape.hosts_per_domain == 1
+    names = [f"{'host' if own_host else 'domain'}{domain}/nvswitch{c}" for c in range(shape.chips)]
+    chips = pod.add("switch", names, host=domain if own_host else -1, domain=domain)
+    pod.link("nvlink", devices[:, None], chips, shape.scale_up.times(1 / shape.chips))
 
 
 def _scale_out(pod: Wiring, shape: _Shape, devices: IntArray) -> None:

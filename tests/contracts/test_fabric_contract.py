@@ -27,6 +27,7 @@ EXPECTED = {
     "cloudmatrix384",
     "gb200-nvl576",
     "gb200-nvl72",
+    "gb200-nvl72-racks",
     "gb300-nvl72",
     "h100-ib",
     "h200-hgx",

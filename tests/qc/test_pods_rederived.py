@@ -23,6 +23,7 @@ from moesim.sources import GRADES
 from moesim.topology import Tier, Topology
 
 CM384, A2, NVL72, NVL576 = "cloudmatrix384", "a2-cluster", "gb200-nvl72", "gb200-nvl576"
+RACKS = "gb200-nvl72-racks"
 EXACT = 1e-9
 GB, T, US = 1e9, 1e12, 1e-6
 MIB = 2**20 / GB
@@ -358,6 +359,27 @@ ROWS: list[tuple[str, str, float, float, str]] = [
     (NVL576, "HBM TB/s", 8, EXACT, "GB200 8.0 TB/s"),
     (NVL576, "memory GB", 189471 * MIB, 1e-6, "189,471 MiB usable"),
     (NVL576, "cores", 152, EXACT, "152 as the whole grid"),
+    # Racks of GB200 NVL72 over NICs
+    (RACKS, "devices", 8 * 72, EXACT, "SU = 8 racks = 576 GPUs"),
+    (RACKS, "hosts", 8 * 18, EXACT, "18 trays a rack"),
+    (RACKS, "devices a host", 4, EXACT, "a tray has four GPUs"),
+    (RACKS, "devices a domain", 72, EXACT, "one NVLink domain of 72"),
+    (RACKS, "NICs a device", 1, EXACT, "four 400G ports a tray, one per GPU"),
+    (RACKS, "NVSwitch chips a host", 1, EXACT, "18 chips for 18 trays"),
+    (RACKS, "scale-up GB/s", 900, EXACT, "as NVL72"),
+    (RACKS, "store GB/s", 720, EXACT, "as NVL72"),
+    (RACKS, "bulk GB/s", 800, EXACT, "as NVL72"),
+    (RACKS, "scale-out GB/s", 50, EXACT, "400 Gb/s, ratio 900:50 = 18"),
+    (RACKS, "NIC efficiency", 0.96, 0.011, "NDR port 48-49 of 50 GB/s"),
+    (RACKS, "flow device to device, same host", 900, EXACT, "18 chips, one link each"),
+    (RACKS, "flow device to device, far", 50, EXACT, "beyond the rack only the NIC is left"),
+    (RACKS, "flow host to host", 200, EXACT, "four NICs a tray"),
+    (RACKS, "latency us, same host", 1.730 / 2, 1e-3, "pointer chase 1.730 us round trip"),
+    (RACKS, "latency us, far", 3.2, 1e-6, "ib_write, across racks: 3.15-3.25 us"),
+    (RACKS, "bf16 TFLOP/s", 2500, EXACT, "GB200 dense peak"),
+    (RACKS, "HBM TB/s", 8, EXACT, "GB200 8.0 TB/s"),
+    (RACKS, "memory GB", 189471 * MIB, 1e-6, "189,471 MiB usable"),
+    (RACKS, "cores", 152, EXACT, "152 as the whole grid"),
     # GB300 NVL72
     ("gb300-nvl72", "devices", 72, EXACT, "18 trays x 4 GPUs"),
     ("gb300-nvl72", "lanes", 1296, EXACT, "72 x 18 links"),
@@ -517,6 +539,12 @@ BEST_GRADE: list[tuple[str, str, str, str]] = [
     (NVL576, "fabric.trunk.capacity", "derived", "sizing inferred"),
     (NVL576, "fabric.trunk.taper", "assumed", "keep the taper a parameter; 1:1 is generous"),
     (NVL576, "fabric.latency.two_tier", "assumed", "not published"),
+    (RACKS, "fabric.scale_up.latency", "derived", "a quarter of a round trip"),
+    (RACKS, "fabric.scale_up.chips", "derived", "the count closes"),
+    (RACKS, "fabric.hosts_per_leaf", "assumed", "rail-optimised, but no leaf is described"),
+    (RACKS, "fabric.spine.chips", "assumed", "not described"),
+    (RACKS, "fabric.spine.taper", "assumed", "not described"),
+    (RACKS, "fabric.nic.latency", "derived", "half of ib_write"),
     ("gb300-nvl72", "device.cores", "derived", "inferred from GB200"),
     ("gb300-nvl72", "device.hbm_efficiency", "derived", "doubling inferred"),
     ("gb300-nvl72", "fabric.latency.one_tier", "derived", "half a round trip"),

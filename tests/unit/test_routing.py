@@ -133,6 +133,19 @@ def test_rails_meet_on_a_leaf_and_cross_on_the_spine() -> None:
     assert found.latency[0, [1, 8, 9]] == pytest.approx(np.array([0.413, 1.85, 3.2]) * 1e-6)
 
 
+def test_one_rack_of_several_is_nvl72_and_the_next_is_behind_the_nics() -> None:
+    pod = fabrics.load({"name": "gb200-nvl72-racks", "hosts": 20})
+    found = routes(pod, place(pod, 80), "store")
+    assert np.bincount(found.domain).tolist() == [72, 8]
+    alone = fabrics.load("gb200-nvl72")
+    rack = routes(alone, place(alone, 72), "store")
+    assert found.latency[:72, :72] == pytest.approx(rack.latency)
+    assert ceiling(found, [(0, 71)]) == pytest.approx(ceiling(rack, [(0, 71)]))
+    # Each GPU has a NIC of its own.
+    assert ceiling(found, [(src, 72 + src % 8) for src in range(8)]) == pytest.approx(48 * GB)
+    assert found.latency[0, 72] == pytest.approx(3.2e-6)
+
+
 def test_nic_message_rate_is_a_resource_of_the_sender() -> None:
     fabric = {"kind": "rails", "hosts": 2, "devices_per_host": 2, "source": "example", "grade": "spec"}
     fabric["scale_up"] = {"kind": "mesh", "capacity": "100GB/s"}
