@@ -152,25 +152,25 @@ def load(path: str | Path) -> Document:
     return loads(read(path), str(path))
 
 
-def read(path: str | Path) -> bytes:
-    """The bytes of a text file of at most :data:`MAX_BYTES`; a larger one is refused unread."""
+def read(path: str | Path, limit: int = MAX_BYTES, what: str = "a YAML file") -> bytes:
+    """The bytes of ``what``, a text file of at most ``limit`` bytes; a larger one is refused unread."""
     file = Path(path)
     try:
         if file.is_dir():
-            raise _file_problem(path, "is a directory, a YAML file is needed")
+            raise _file_problem(path, f"is a directory, {what} is needed")
         size = file.stat().st_size
-        if size > MAX_BYTES:
-            raise _too_large(path, f"{size:,} bytes")
+        if size > limit:
+            raise _too_large(path, f"{size:,} bytes", limit)
         with file.open("rb") as stream:
             # A device or a pipe has no size: read no more than the limit of it.
-            content = stream.read(MAX_BYTES + 1)
+            content = stream.read(limit + 1)
     except FileNotFoundError:
         raise _file_problem(path, "no such file") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise _file_problem(path, f"cannot be read: {reason}") from None
-    if len(content) > MAX_BYTES:
-        raise _too_large(path, "more")
+    if len(content) > limit:
+        raise _too_large(path, "more", limit)
     return content
 
 
@@ -178,8 +178,8 @@ def _file_problem(path: str | Path, message: str, legal: str | None = None) -> I
     return InputError(Problem(message, path=str(path), legal=legal))
 
 
-def _too_large(path: str | Path, size: str) -> InputError:
-    return _file_problem(path, f"too large to be read: {size}", f"at most {MAX_BYTES:,} bytes")
+def _too_large(path: str | Path, size: str, limit: int = MAX_BYTES) -> InputError:
+    return _file_problem(path, f"too large to be read: {size}", f"at most {limit:,} bytes")
 
 
 def loads(content: str | bytes, path: str = "<string>") -> Document:
@@ -189,7 +189,7 @@ def loads(content: str | bytes, path: str = "<string>") -> Document:
     >>> document.data, document.position(("ranks", "ep"))
     ({'ranks': {'ep': 64}}, (2, 7))
     """
-    text = _decoded(content, path)
+    text = _checked(content, path)
     source = Text(path, tuple(re.split(r"\r\n|\n|\r", text)))
     _refuse_control_characters(source)
     builder = _Builder(source)
@@ -199,17 +199,20 @@ def loads(content: str | bytes, path: str = "<string>") -> Document:
     return Document(data, path, builder.keys, builder.values)
 
 
-def _decoded(content: str | bytes, path: str) -> str:
+def _checked(content: str | bytes, path: str) -> str:
     if len(content) > MAX_BYTES:
         raise _too_large(path, "more")
-    if isinstance(content, str):
-        return content
+    return content if isinstance(content, str) else decoded(content, path)
+
+
+def decoded(content: bytes, path: str, what: str = "a YAML file") -> str:
+    """The text of ``content``; what is not UTF-8 is an :class:`InputError` with its place."""
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         column = error.start - (content.rfind(b"\n", 0, error.start) + 1) + 1
-        problem = Problem("is not UTF-8 text", path, line, column, legal="a YAML file in UTF-8")
+        problem = Problem("is not UTF-8 text", path, line, column, legal=f"{what} in UTF-8")
         raise InputError(problem) from None
 
 
