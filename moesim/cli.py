@@ -208,7 +208,7 @@ def compare(a: str, b: str, fail_above: str | None, as_json: bool) -> int:
     from moesim import comparison, console, units
     from moesim.result import load_summary
 
-    limit = None if fail_above is None else units.parse(fail_above, "ratio")
+    limit = None if fail_above is None else units.parse(fail_above, "growth")
     found = comparison.compare(load_summary(a), load_summary(b))
     if as_json:
         _print_json(found.to_json())
@@ -240,7 +240,7 @@ def flows(flows: str, topology: str | None, tolerance: str, output: str | None, 
     """Run a raw flow list (src, dst, bytes, start) over a fabric and print its makespan."""
     from moesim import fabrics, flowlist, units
 
-    merge = units.parse(tolerance, "ratio")
+    merge = units.parse(tolerance, "share")
     if output is not None:
         flowlist.ready(output, [flows, *([] if topology is None else [topology])])
     fabric = None if topology is None else fabrics.load(topology)

@@ -185,7 +185,7 @@ class Closed(BaseModel):
 Devices = Annotated[tuple[int | str, ...], Field(min_length=1), AfterValidator(_distinct)]
 LayerNumber = Annotated[int, Field(ge=0)]
 LayerList = Annotated[tuple[LayerNumber, ...], Field(min_length=1), AfterValidator(_distinct)]
-FractionKept = Annotated[units.Ratio, Field(le=1)]
+FractionKept = Annotated[units.Share, Field(le=1)]
 
 
 class Ranks(Closed):
@@ -230,7 +230,7 @@ class Fault(Closed):
     nic: int | str | None = None
     rank: Annotated[int, Field(ge=0)] | None = None
     plane: int | str | None = None
-    capacity: FractionKept = Field(0.0, description="what is left of it; 0% is gone")
+    capacity: FractionKept = Field("0%", validate_default=True, description="what is left of it; 0% is gone")
 
     @model_validator(mode="after")
     def _one_target(self) -> Fault:
@@ -251,7 +251,7 @@ class Background(Closed):
     src: int = Field(ge=0, description="rank on whose device it starts")
     dst: int = Field(ge=0, description="rank on whose device it ends")
     size: units.Bytes
-    start: units.Seconds = 0.0
+    start: units.Seconds = Field("0us", validate_default=True)
 
     @model_validator(mode="after")
     def _two_ends(self) -> Background:
@@ -278,8 +278,10 @@ class ScenarioKeys(Closed):
     faults: tuple[Fault, ...] = ()
     background: tuple[Background, ...] = ()
     fidelity: Literal["fluid", "bound"] = "fluid"
-    tolerance: Annotated[units.Ratio, Field(lt=1)] = Field(
-        0.003, description="completions closer than this share of a transfer may be one; 0 is exact"
+    tolerance: Annotated[units.Share, Field(lt=1)] = Field(
+        "0.3%",
+        validate_default=True,
+        description="completions closer than this share of a transfer may be one; 0 is exact",
     )
     require: tuple[Annotated[str, AfterValidator(_requirement)], ...] = ()
     seed: int = Field(0, ge=0, le=LARGEST_SEED)

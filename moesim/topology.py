@@ -203,8 +203,9 @@ class Topology:
             legal = f"{{one of {', '.join(FAULTS)}: name or number, capacity: 0%..100%}}"
             raise InputError(Problem(f"not a fault: {dict(fault)}", legal=legal))
         kind, target = kinds[0], fault[kinds[0]]
-        share = units.parse(fault.get("capacity", 0.0), "ratio")  # type: ignore[arg-type]
-        if share > 1:
+        left = fault.get("capacity", 0.0)
+        share = left if isinstance(left, float) else units.parse(left, "share")  # type: ignore[arg-type]
+        if not 0 <= share <= 1:
             raise InputError(Problem(f"a fault cannot leave {share:.0%} of the capacity", legal="0%..100%"))
         words = f"{kind} {target} " + (f"at {share:.4g} of its capacity" if share else "removed")
         if kind == "link":

@@ -13,7 +13,12 @@ bandwidth   B/s           bytes or bits (1/8) per second
 rate        1/s           /s k/s M/s G/s
 flops       operations/s  FLOP/s OP/s with k M G T P
 ratio       1             % or a bare number
+share       1             %; bare, only 0 (none) and 1 (all)
+growth      1             %; bare, only 0
 ==========  ============  =====================================
+
+A bare 0.3 where a share is asked could mean 0.3 % or 30 %, so both are said and neither is taken. A *ratio* is
+what a count of things is too, as in a calibration: ``cores: 24``.
 """
 
 from __future__ import annotations
@@ -50,8 +55,13 @@ UNITS: dict[str, dict[str, Fraction]] = {
     "rate": {f"{p}/s": Fraction(_PREFIXES[p]) for p in ("", "k", "M", "G")},
     "flops": {f"{p}{word}/s": Fraction(n) for word in ("FLOP", "OP") for p, n in _PREFIXES.items()},
     "ratio": {"%": Fraction(1, 100), "": Fraction(1)},
+    "share": {"%": Fraction(1, 100), "": Fraction(1)},
+    "growth": {"%": Fraction(1, 100), "": Fraction(1)},
 }
 """Dimension -> unit -> its size in the SI unit of the dimension."""
+
+_BARE: dict[str, tuple[float, ...]] = {"share": (0.0, 1.0), "growth": (0.0,)}
+"""The only numbers without a unit where a bare one could be taken for per cent."""
 
 _SPOKEN = {"bytes": "number of bytes", "flops": "number of FLOP/s"}
 _EXAMPLE = {
@@ -61,6 +71,8 @@ _EXAMPLE = {
     "rate": "50M/s",
     "flops": "1979TFLOP/s",
     "ratio": "95%",
+    "share": "95%",
+    "growth": "5%",
 }
 _NUMBER = r"\d+(?:\.\d*)?(?:[eE][+-]?\d{1,3})?|\.\d+(?:[eE][+-]?\d{1,3})?"
 _QUANTITY = re.compile(rf"\s*([+-]?)({_NUMBER})\s*(.*?)\s*", re.DOTALL)
@@ -69,6 +81,9 @@ _LONGEST = 64
 
 def legal_units(dimension: str) -> str:
     """The ``legal`` text of an error: the units of ``dimension`` and an example."""
+    if dimension in _BARE:
+        bare = " or ".join(f"{number:g}" for number in _BARE[dimension])
+        return f"a number and %, or {bare}, for example {_EXAMPLE[dimension]}"
     names = ["a bare number" if unit == "" else unit for unit in UNITS[dimension]]
     return f"a number and one of {' '.join(names)}, for example {_EXAMPLE[dimension]}"
 
@@ -100,6 +115,8 @@ def parse(text: str | float, dimension: str) -> float:
         raise _refuse(f"{shown!r} is too large", dimension) from None
     if sign == "-" and value != 0.0:
         raise _refuse(f"{shown!r} is negative", dimension)
+    if unit == "" and value not in _BARE.get(dimension, (value,)):
+        raise _refuse(f"{number} has no %: write {number}% or {value * 100:.15g}%", dimension)
     return value
 
 
@@ -109,7 +126,7 @@ def format(value: float, dimension: str) -> str:
     >>> format(137e9, "bandwidth"), format(2.1e-6, "time"), format(7680, "bytes")
     ('137 GB/s', '2.1 us', '7.5 KiB')
     """
-    if dimension == "ratio":
+    if dimension in ("ratio", *_BARE):
         return f"{value * 100:.4g}%"
     scale = _SCALES[dimension]
     if not math.isfinite(value):
@@ -192,14 +209,17 @@ class Quantity:
         return core_schema.no_info_plain_validator_function(validate)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> Any:
-        """A string with the pattern of the dimension (and a bare number for a ratio)."""
-        units = "|".join(re.escape(unit) for unit in UNITS[self.dimension])
+        """A string with the pattern of the dimension (and the bare numbers that are legal)."""
+        units = "|".join(re.escape(u) for u in UNITS[self.dimension] if u or self.dimension not in _BARE)
         text = {
             "type": "string",
             "pattern": rf"^\s*\+?({_NUMBER})\s*({units})\s*$",
             "description": f"{self.dimension}: {legal_units(self.dimension)}",
         }
-        return {"anyOf": [text, {"type": "number", "minimum": 0}]} if self.dimension == "ratio" else text
+        if "" not in UNITS[self.dimension]:
+            return text
+        bare = _BARE.get(self.dimension)
+        return {"anyOf": [text, {"type": "number", "minimum": 0} if bare is None else {"enum": list(bare)}]}
 
 
 Bytes = Annotated[float, Quantity("bytes")]
@@ -207,4 +227,4 @@ Seconds = Annotated[float, Quantity("time")]
 Bandwidth = Annotated[float, Quantity("bandwidth")]
 Rate = Annotated[float, Quantity("rate")]
 Flops = Annotated[float, Quantity("flops")]
-Ratio = Annotated[float, Quantity("ratio")]
+Share = Annotated[float, Quantity("share")]

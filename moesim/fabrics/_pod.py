@@ -104,9 +104,9 @@ def _device(spec: Reader) -> Device:
         cores=spec.count("cores", 1),
         core_kind=spec.text("core_kind", "core"),
         compute=rates,
-        compute_efficiency=spec.quantity("compute_efficiency", "ratio", 1.0, most=1.0),
+        compute_efficiency=spec.quantity("compute_efficiency", "share", 1.0, most=1.0),
         hbm_rate=spec.quantity("hbm_rate", "bandwidth"),
-        hbm_efficiency=spec.quantity("hbm_efficiency", "ratio", 1.0, most=1.0),
+        hbm_efficiency=spec.quantity("hbm_efficiency", "share", 1.0, most=1.0),
         memory=spec.quantity("memory", "bytes"),
         engines=engines,
     )

@@ -35,7 +35,7 @@ class LinkSpec:
     def read_efficiency(spec: Reader) -> dict[str, float]:
         """Access -> payload share, "default" for the others."""
         if not spec.has("packets"):
-            return {"default": spec.quantity("efficiency", "ratio", 1.0, most=1.0)}
+            return {"default": spec.quantity("efficiency", "share", 1.0, most=1.0)}
         if spec.has("efficiency"):
             spec.problem("efficiency", "efficiency and packets are both given", "one of them")
         packets = spec.section("packets")

@@ -37,8 +37,8 @@ class Ubep(Fused):
         "scheduler": "time",
         "publish": "time",
         "checksum_rate": "bandwidth",
-        "dispatch_shared": "ratio",
-        "combine_shared": "ratio",
+        "dispatch_shared": "share",
+        "combine_shared": "share",
     }
     bandwidth_name = "payload of all copies, own rank included, over time (as for cann-ep)"
     Params = UbepParams

@@ -141,7 +141,7 @@ CASES = [
     ("model: mixtral-8x7b", "model: mixtral", 6, "unknown model 'mixtral'", "mixtral-8x7b"),
     ("model: mixtral-8x7b", "model: {hidden: 4096}", 6, "'experts' is missing", ""),
     ("model: mixtral-8x7b", "model: 8", 6, "not a model", "catalogue"),
-    ("tolerance: 0.3%", "tolerance: 3us", 20, "is a time, a ratio is asked", "%"),
+    ("tolerance: 0.3%", "tolerance: 3us", 20, "is a time, a share is asked", "%"),
     ("tolerance: 0.3%", "tolerance: 100%", 20, "tolerance cannot be", "less than 1"),
     ("fidelity: fluid", "fidelity: exact", 19, 'cannot be "exact"', "fluid"),
     ("seed: 0", "seed: -1", 22, "seed cannot be -1", "at least 0"),

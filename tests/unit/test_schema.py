@@ -55,7 +55,7 @@ def edited(path: tuple[str | int, ...], value: Any) -> dict[str, Any]:
         (("ranks", "place"), [0, "d1"], True),
         (("ranks", "place"), "pack", False),
         (("tolerance",), "0.3%", True),
-        (("tolerance",), 0.003, True),
+        (("tolerance",), 0.003, False),
         (("tolerance",), "3us", False),
         (("workload", "layers"), [0, 1], True),
         (("workload", "layers"), 0, False),
