@@ -18,6 +18,7 @@ from moesim.errors import InputError, InvariantError, MoesimError
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    from moesim.measurements import Measurements
     from moesim.scenario import Scenario
 
 INTERRUPTED, PIPE_CLOSED = 130, 141
@@ -267,6 +268,37 @@ def flows(flows: str, topology: str | None, tolerance: str, output: str | None, 
             f"flows {len(found.finish)}  solves {found.solves}  tolerance {units.format(merge, 'ratio')}"
         )
     return 0
+
+
+@cli.command(short_help="Compare predictions with measurements.")
+@click.option("--measurements", "path", metavar="FILE.csv", required=True, help="Measured operations.")
+@_json_option
+def validate(path: str, as_json: bool) -> int:
+    """Predict every row of a file of measurements from its pod, protocol and shape alone, and show the errors.
+
+    Rows that may have been fitted (split `calibrate`) and rows that were not (`validate`) are kept apart.
+    """
+    from moesim import validate as validating
+
+    measured = _measured(path)
+    with _Progress() as advance:
+        found = validating.validate(measured, progress=advance).to_json()
+    if as_json:
+        _print_json(found)
+    else:
+        from moesim.console_validate import validate_report
+
+        _print(validate_report(found, _width()))
+    return 0
+
+
+def _measured(path: str) -> Measurements:
+    from moesim import measurements
+
+    found = measurements.load(path)
+    if found.ignored:
+        click.echo(f"moesim: columns that have no effect: {', '.join(found.ignored)}", err=True)
+    return found
 
 
 def _load(name: str, sets: Sequence[str], seed: int | None, fidelity: str | None) -> Scenario:

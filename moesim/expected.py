@@ -1,4 +1,4 @@
-"""Traffic under a uniform gate in closed form: what ``explain`` shows without drawing any routing."""
+"""Traffic in closed form, of a uniform gate or perfectly balanced, without drawing any routing."""
 
 from __future__ import annotations
 
@@ -36,13 +36,45 @@ def uniform(model: MoEModel, tokens: int, host: IntArray, domain: IntArray) -> t
     placement means something.
     """
     ranks = len(host)
-    placement = Placement.contiguous(model.experts, ranks)
-    sent = tokens * model.top_k
-    entries = spread(sent / model.experts, ranks, model.experts)
-    entries_to = entries.reshape(ranks, ranks, -1).sum(axis=2)
+    entries = spread(tokens * model.top_k / model.experts, ranks, model.experts)
     rows = spread(tokens * visited(model, ranks) / ranks, ranks, ranks)
+    groups = _to_groups(model, tokens, host), _to_groups(model, tokens, domain)
+    return _batch(model, tokens, entries, rows, groups, (host, domain))
+
+
+def balanced(
+    model: MoEModel, tokens: int, host: IntArray, domain: IntArray, selections: int
+) -> tuple[Assignment, Traffic]:
+    """The same if every token visits min(R, K) distinct ranks, and every pair of ranks exchanges the same.
+
+    ``selections``: entries of a rank, tokens x top_k unless some are masked. The ranks that a token visits lie on as
+    many hosts and domains as they can.
+    """
+    ranks = len(host)
+    reached = min(ranks, model.top_k)
+    entries = spread(selections / model.experts, ranks, model.experts)
+    rows = spread(tokens * reached / ranks, ranks, ranks)
+
+    def groups(group: IntArray) -> IntArray:
+        mean = tokens * np.minimum(1.0, reached * np.bincount(group) / ranks)
+        return np.broadcast_to(np.rint(mean).astype(np.int64), (ranks, len(mean)))
+
+    return _batch(model, tokens, entries, rows, (groups(host), groups(domain)), (host, domain))
+
+
+def _batch(
+    model: MoEModel,
+    tokens: int,
+    entries: IntArray,
+    rows: IntArray,
+    to_groups: tuple[IntArray, IntArray],
+    groups: tuple[IntArray, IntArray],
+) -> tuple[Assignment, Traffic]:
+    """``entries`` (R, E), ``rows`` (R, R), rows to hosts and to domains; host and domain of each rank."""
+    ranks = len(rows)
+    entries_to = entries.reshape(ranks, ranks, -1).sum(axis=2)
     assignment = Assignment(
-        placement=placement,
+        placement=Placement.contiguous(model.experts, ranks),
         slot=np.empty((0, model.top_k), dtype=np.int64),
         moves=np.empty((0, 2), dtype=np.int64),
         gemm_rows=entries.sum(axis=0),
@@ -51,13 +83,13 @@ def uniform(model: MoEModel, tokens: int, host: IntArray, domain: IntArray) -> t
         entries=entries,
         entries_to=entries_to,
         rows=rows,
-        rows_host=_to_groups(model, tokens, host),
-        rows_domain=_to_groups(model, tokens, domain),
+        rows_host=to_groups[0],
+        rows_domain=to_groups[1],
         tokens=np.full(ranks, tokens, dtype=np.int64),
         load=entries_to.sum(axis=0),
         expert_counts=entries.sum(axis=0),
-        host=host,
-        domain=domain,
+        host=groups[0],
+        domain=groups[1],
     )
     return assignment, traffic
 

@@ -1,0 +1,89 @@
+"""What ``moesim validate`` prints, made from the document that ``--json`` prints."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from moesim.console import joined
+from moesim.layout import digits, table, wrapped
+
+Document = Mapping[str, Any]
+
+
+def validate_report(document: Document, width: int) -> list[str]:
+    """Over all first, then by group, then the worst rows, and what could not be modelled."""
+    groups = document["groups"]
+    return joined(
+        [
+            (f"{document['measurements']}: |predicted - measured| / measured", _overall(document)),
+            ("rows not used for fitting, by group", _groups(_of(groups, "validate"), width)),
+            ("rows that may have been fitted, by group", _groups(_of(groups, "calibrate"), width)),
+            ("worst rows that were not used for fitting", _worst(_of(groups, "validate"), width)),
+            ("grouped GEMM, roofline; no communication", _compute(document["compute"], width)),
+            ("not modelled", _unmodelled(document["unmodelled"], width)),
+        ]
+    )
+
+
+def _of(groups: Sequence[Document], split: str) -> list[Document]:
+    return [group for group in groups if group["split"] == split]
+
+
+def _error(share: float | None) -> str:
+    return "-" if share is None else f"{share * 100:.1f}%"
+
+
+def _bias(share: float | None) -> str:
+    return "-" if share is None else f"{share * 100:+.1f}%"
+
+
+def _statistics(found: Document) -> list[str]:
+    errors = [_error(found["median_abs_error"]), _error(found["p90_abs_error"]), _bias(found["bias"])]
+    return [str(found["rows"]), *errors]
+
+
+def _overall(document: Document) -> list[str]:
+    rows = [["", "rows", "median", "p90", "bias"]]
+    rows.append(["validate", *_statistics(document["overall"])])
+    rows.append(["calibrate", *_statistics(document["fitted"])])
+    return table(rows, 80, "lrrrr")
+
+
+def _groups(groups: Sequence[Document], width: int) -> list[str]:
+    if not groups:
+        return []
+    rows = [["protocol", "pod", "op", "rows", "median", "p90", "bias"]]
+    rows += [[group["protocol"], group["pod"], group["op"], *_statistics(group)] for group in groups]
+    return table(rows, width, "lllrrrr")
+
+
+def _worst(groups: Sequence[Document], width: int) -> list[str]:
+    if not groups:
+        return []
+    rows = [["id", "protocol", "op", "ep", "size", "predicted", "measured", "error"]]
+    for group in groups:
+        for row in group["worst"]:
+            size = f"{row['tokens_per_rank']}" if row["send_bytes"] is None else f"{row['send_bytes']} B"
+            size += f", {row['sms']} SMs" if row["sms"] else ""
+            times = [digits(row["predicted_us"]), digits(row["measured_us"]), _bias(row["error"])]
+            rows.append([row["id"], row["protocol"], row["op"], str(row["ep"]), size, *times])
+    return [*table(rows, width, "lllrrrrr"), "  size: tokens a rank, or bytes of a send buffer; times in us"]
+
+
+def _compute(compute: Document, width: int) -> list[str]:
+    if not compute["groups"]:
+        return []
+    rows = [["pod", "split", "rows", "median", "p90", "bias"]]
+    rows += [[group["pod"], group["split"], *_statistics(group)] for group in compute["groups"]]
+    return [*table(rows, width, "llrrrr"), *wrapped(f"assumed: {compute['routing']}", width)]
+
+
+def _unmodelled(rows: Sequence[Document], width: int) -> list[str]:
+    if not rows:
+        return []
+    counts = Counter((row["protocol"], row["pod"], row["op"], row["reason"]) for row in rows)
+    lines = [["rows", "protocol", "pod", "op", "why"]]
+    lines += [[str(count), *key] for key, count in counts.items()]
+    return table(lines, width, "rllll")
