@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from moesim.contention import Demand, Resources, demand
-from moesim.plan import FloatArray, FlowSet, IntArray, Local, Phase, Plan, Transfer, When
+from moesim.contention import OwnDemand, Resources, own_demand
+from moesim.plan import FloatArray, FlowSet, Local, Phase, Plan, Transfer, When
 from moesim.timing import Span, Timing, ready, streamed
 
 
@@ -21,9 +21,9 @@ def run(plan: Plan, resources: Resources) -> Timing:
     for phase in plan.phases:
         start = ready(phase.after, spans, plan.ranks)
         if isinstance(phase, Transfer):
-            taken = demand(phase.flows, resources)
-            load += taken.load(len(load))
-            spans[phase.name] = transfer_span(phase, taken, resources, start)
+            taken = own_demand(phase.flows, resources)
+            load += taken.load(resources)
+            spans[phase.name] = transfer_span(taken, resources.routes.latency, start)
         else:
             spans[phase.name] = Span(start, local_end(phase, spans, start))
     return Timing(plan, spans, load)
@@ -40,74 +40,46 @@ def local_end(phase: Local, spans: dict[str, Span], start: FloatArray) -> FloatA
     return np.maximum(end, np.maximum(start, arrived) + phase.duration / phase.chunks)
 
 
-def transfer_span(phase: Transfer, taken: Demand, resources: Resources, start: FloatArray) -> Span:
-    """Own-rank bound of a transfer: own outbound and own inbound demand over capacity, and each flow alone."""
-    flows, ranks, capacity = phase.flows, len(start), resources.capacity
-    if len(flows) == 0:
-        idle = np.full(ranks, -1, dtype=np.int64)
-        return Span(start, start, start, idle, np.zeros(ranks))
-    seconds = taken.amount / capacity[taken.index]
-    begun = start[flows.src] + flows.release
-    arrival = begun + np.maximum.reduceat(seconds, taken.indptr[:-1]) + taken.latency
-    on_fabric = np.flatnonzero(taken.index < resources.fabric)
-    flow, index, part = taken.flow[on_fabric], taken.index[on_fabric], seconds[on_fabric]
-    wire = _busiest(flows.src[flow], index, part, ranks, resources.fabric)
-    inward = _busiest(flows.dst[flow], index, part, ranks, resources.fabric)
-    out = np.maximum(wire, _busiest_core(taken.index, seconds, resources))
-    end = start + out + _least(flows.src, flows.release, ranks) + _least(flows.src, taken.latency, ranks)
-    np.maximum.at(end, flows.src, arrival)
-    arrived = _least(flows.dst, begun, ranks) + inward + _least(flows.dst, taken.latency, ranks)
-    np.maximum.at(arrived, flows.dst, arrival)
-    arrived = np.maximum(arrived, start)
+def transfer_span(taken: OwnDemand, latency: FloatArray, start: FloatArray) -> Span:
+    """Own-rank bound of a transfer: own outbound and own inbound demand over capacity, and each flow alone.
+
+    ``latency`` (R, R) [s] of each pair of ranks.
+    """
+    there = np.isfinite(taken.release)
+    wire = taken.outward.max(axis=1, initial=0.0)
+    out = np.maximum(wire, taken.core.max(axis=1, initial=0.0))
+    inward = taken.inward.max(axis=1, initial=0.0)
+    crossing = np.where(there, latency, np.inf)
+    arrival = np.where(there, start[:, None] + taken.alone + latency, -np.inf)
+    end = start + out + _least(taken.release, 1) + _least(crossing, 1)
+    arrived = _least(start[:, None] + taken.release, 0) + inward + _least(crossing, 0)
+    # Of flows that arrive together, the one of the highest rank counts as the last.
+    last = len(start) - 1 - arrival[::-1].argmax(axis=0)
     return Span(
-        start, end, arrived, last_sender(flows, arrival, ranks), wire + _farthest(flows, taken, ranks)
+        start,
+        np.maximum(end, arrival.max(axis=1)),
+        np.maximum.reduce([arrived, arrival.max(axis=0), start]),
+        np.where(there.any(axis=0), last, -1),
+        wire + _farthest(taken, latency),
     )
 
 
-def last_sender(flows: FlowSet, arrival: FloatArray, ranks: int) -> IntArray:
-    """(R,) which rank sent the flow that arrives last at each rank, -1 where none does."""
-    last = np.full(ranks, -1, dtype=np.int64)
-    latest = np.full(ranks, -np.inf)
-    np.maximum.at(latest, flows.dst, arrival)
-    at = np.flatnonzero(arrival == latest[flows.dst])
-    last[flows.dst[at]] = flows.src[at]
-    return last
-
-
-def own_wire(flows: FlowSet, taken: Demand, resources: Resources) -> FloatArray:
+def own_wire(flows: FlowSet, resources: Resources) -> FloatArray:
     """(R,) [s] the least time that each rank's own flows need on the fabric, its cores left out, latency included."""
-    on_fabric = np.flatnonzero(taken.index < resources.fabric)
-    index, ranks = taken.index[on_fabric], resources.routes.ranks
-    seconds = taken.amount[on_fabric] / resources.capacity[index]
-    wire = _busiest(flows.src[taken.flow[on_fabric]], index, seconds, ranks, resources.fabric)
-    return wire + _farthest(flows, taken, ranks)
+    taken = own_demand(flows, resources)
+    wire: FloatArray = taken.outward.max(axis=1, initial=0.0)
+    return wire + _farthest(taken, resources.routes.latency)
 
 
-def _farthest(flows: FlowSet, taken: Demand, ranks: int) -> FloatArray:
+def _farthest(taken: OwnDemand, latency: FloatArray) -> FloatArray:
     """(R,) [s] largest latency of each rank's own flows."""
-    farthest = np.zeros(ranks)
-    np.maximum.at(farthest, flows.src, taken.latency)
+    farthest: FloatArray = np.where(np.isfinite(taken.release), latency, 0.0).max(axis=1)
     return farthest
 
 
-def _busiest(rank: IntArray, index: IntArray, seconds: FloatArray, ranks: int, n: int) -> FloatArray:
-    """(R,) [s] of the fabric resource that each rank loads longest."""
-    total = np.bincount(rank * n + index, weights=seconds, minlength=ranks * n)
-    busiest: FloatArray = total.reshape(ranks, n).max(axis=1, initial=0.0)
-    return busiest
-
-
-def _busiest_core(index: IntArray, seconds: FloatArray, resources: Resources) -> FloatArray:
-    """(R,) [s] of the busiest send core of each rank."""
-    total = np.bincount(index, weights=seconds, minlength=len(resources.capacity))[resources.fabric :]
-    busiest: FloatArray = total.reshape(-1, resources.cores).max(axis=1, initial=0.0)
-    return busiest
-
-
-def _least(rank: IntArray, values: FloatArray, ranks: int) -> FloatArray:
-    """(R,) smallest value of each rank, 0 for a rank that has none."""
-    least = np.full(ranks, np.inf)
-    np.minimum.at(least, rank, values)
+def _least(values: FloatArray, axis: int) -> FloatArray:
+    """(R,) smallest of ``values`` (R, R), 0 where there is none."""
+    least = values.min(axis=axis)
     return np.where(np.isfinite(least), least, 0.0)
 
 

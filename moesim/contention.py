@@ -33,6 +33,11 @@ class Resources:
         cores = np.ones(self.routes.ranks * self.cores)
         return np.concatenate([self.routes.capacity, cores])
 
+    @cached_property
+    def costs(self) -> PairCosts:
+        """What pairs of ranks take of the fabric."""
+        return pair_costs(self.routes)
+
     def name(self, index: int) -> str:
         """The name of one resource, as a person would say it."""
         if index < self.fabric:
@@ -117,3 +122,86 @@ def demand(flows: FlowSet, resources: Resources) -> Demand:
     size = np.where(flows.wire > 0, sent, 0.0)
     weight *= np.repeat(flows.wire / np.where(size > 0, size, 1.0), total)
     return Demand(indptr, index, weight, size, routes.latency[flows.src, flows.dst])
+
+
+@dataclass(frozen=True, eq=False)
+class PairCosts:
+    """Seconds of the fabric's N resources for what R^2 pairs of ranks, numbered ``src * R + dst``, carry.
+
+    Each entry: one unit of ``unit`` takes ``seconds`` of a resource (nnz,); unit p is a byte of wire of pair p, unit
+    R^2 + p a message of it. ``by_source``, ``by_destination`` (nnz,): rank * N + resource. ``longest`` (2, R^2):
+    most seconds that a unit takes of any resource.
+    """
+
+    unit: IntArray
+    seconds: FloatArray
+    by_source: IntArray
+    by_destination: IntArray
+    longest: FloatArray
+
+
+def pair_costs(routes: Routes) -> PairCosts:
+    """Of a byte what its route says, of a message what the sender's NIC takes for it."""
+    ranks, pairs = routes.ranks, routes.ranks**2
+    nic = routes.message_resource.ravel()
+    limited = np.flatnonzero(nic >= 0)
+    pair = np.concatenate([np.repeat(np.arange(pairs), np.diff(routes.indptr)), limited])
+    unit = pair.copy()
+    unit[len(routes.index) :] += pairs
+    resource = np.concatenate([routes.index, nic[limited]])
+    taken = np.concatenate([routes.weight, routes.message_cost.ravel()[limited]])
+    seconds = taken / routes.capacity[resource]
+    longest = np.zeros(2 * pairs)
+    np.maximum.at(longest, unit, seconds)
+    source, destination = (rank * len(routes.capacity) + resource for rank in np.divmod(pair, ranks))
+    return PairCosts(unit, seconds, source, destination, longest.reshape(2, pairs))
+
+
+@dataclass(frozen=True, eq=False)
+class OwnDemand:
+    """What a transfer takes by rank and pair of ranks, where no flow is looked at by itself.
+
+    ``outward``, ``inward`` (R, N) [s] of each resource of the fabric for the flows from, and to, a rank; ``core``
+    (R, C) [s] of each send core. ``release`` (R, R) [s]: first release of a flow of the pair, infinite where none
+    is. ``alone`` (R, R) [s]: largest of release and the time that a flow takes with nobody else there.
+    """
+
+    outward: FloatArray
+    inward: FloatArray
+    core: FloatArray
+    release: FloatArray
+    alone: FloatArray
+
+    def load(self, resources: Resources) -> FloatArray:
+        """(N + R C,) units that all flows together take of each of ``resources``."""
+        fabric = self.outward.sum(axis=0) * resources.routes.capacity
+        return np.concatenate([fabric, self.core.ravel()])
+
+
+def own_demand(flows: FlowSet, resources: Resources) -> OwnDemand:
+    """The same demand as :func:`demand`, added up: much less to do where a pair has many flows."""
+    costs, ranks, cores = resources.costs, resources.routes.ranks, resources.cores
+    pair = flows.src * ranks + flows.dst
+    carries = flows.wire > 0  # what carries nothing takes nothing
+    messages = np.where(carries, flows.messages, 0.0)
+    core_s = np.where(carries & (flows.core >= 0), flows.core_s, 0.0)
+    core = flows.src * cores + np.maximum(flows.core, 0)
+    units = np.concatenate([np.bincount(pair, each, ranks**2) for each in (flows.wire, messages)])
+    taken = costs.seconds * units[costs.unit]
+    fabric = np.maximum(flows.wire * costs.longest[0, pair], messages * costs.longest[1, pair])
+    release, alone = np.full(ranks**2, np.inf), np.zeros(ranks**2)
+    np.minimum.at(release, pair, flows.release)
+    np.maximum.at(alone, pair, flows.release + np.maximum(fabric, core_s))
+    return OwnDemand(
+        _sums(costs.by_source, taken, (ranks, resources.fabric)),
+        _sums(costs.by_destination, taken, (ranks, resources.fabric)),
+        _sums(core, core_s, (ranks, cores)),
+        release.reshape(ranks, ranks),
+        alone.reshape(ranks, ranks),
+    )
+
+
+def _sums(place: IntArray, values: FloatArray, shape: tuple[int, int]) -> FloatArray:
+    """Sums of ``values`` (n,) by ``place`` (n,) in a matrix of ``shape``."""
+    sums = np.bincount(place, weights=values, minlength=shape[0] * shape[1])
+    return sums.astype(np.float64, copy=False).reshape(shape)

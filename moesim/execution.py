@@ -88,7 +88,7 @@ class _Flows:
         self.inbound = np.bincount(phase.flows.dst, minlength=ranks)
         self.receives = self.inbound > 0
         self.last = np.full(ranks, -1, dtype=np.int64)
-        self.wire = bounds.own_wire(phase.flows, self.demand, resources)
+        self.wire = bounds.own_wire(phase.flows, resources)
         self.pending: list[int] = []
 
 

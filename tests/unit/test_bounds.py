@@ -151,8 +151,6 @@ def test_the_layer_is_bounded_by_the_whole_load_of_a_resource(crossbar):
 def test_own_wire_leaves_cores_out(crossbar):
     one = layer("cann-ep", pod_name="cloudmatrix384")
     sent = next(phase for phase in one.plan.phases if phase.name == "dispatch.send")
-    from moesim.contention import demand
-
-    wire = bounds.own_wire(sent.flows, demand(sent.flows, one.resources), one.resources)
+    wire = bounds.own_wire(sent.flows, one.resources)
     assert wire == pytest.approx(one.bound().spans["dispatch.send"].wire)
     assert (wire > 0).all()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from small_cases import placed
 
-from moesim.contention import Resources, demand
+from moesim.contention import Resources, demand, own_demand
 from moesim.plan import FlowSet
 
 CORES = 3
@@ -85,6 +85,37 @@ def test_rows_are_the_same_flows_in_another_order(crossbar):
     np.add.at(again, (part.flow, part.index), part.amount)
     assert again == pytest.approx(dense[chosen])
     assert np.array_equal(part.latency, found.latency[chosen])
+
+
+@pytest.mark.parametrize("pod", ["crossbar", "rails"])
+def test_own_demand_is_the_demand_of_the_flows_added_up(pod):
+    """Many flows of a pair, some that carry nothing, some on no core, each released at its own moment."""
+    ranks, flows = 8, 300
+    resources = Resources(placed(pod, ranks, "packed", "store"), CORES)
+    rng = np.random.default_rng(0)
+    src = rng.integers(1, ranks, flows)
+    sent = FlowSet.of(
+        src,
+        (src + rng.integers(1, ranks - 1, flows)) % ranks,
+        rng.uniform(1, 9, flows) * (rng.random(flows) < 0.8),
+        messages=rng.uniform(1, 5, flows),
+        release=rng.uniform(0, 9e-6, flows),
+        core=rng.integers(-1, CORES, flows),
+        core_s=rng.uniform(0, 1e-6, flows),
+    )
+    dense, _ = taken_by(resources, sent)
+    seconds = dense / resources.capacity
+    found = own_demand(sent, resources)
+    assert found.load(resources) == pytest.approx(dense.sum(axis=0))
+    for rank in range(ranks):
+        for part, end in ((found.outward, sent.src), (found.inward, sent.dst)):
+            assert part[rank] == pytest.approx(seconds[end == rank, : resources.fabric].sum(axis=0))
+        for other in range(ranks):
+            there = (sent.src == rank) & (sent.dst == other)
+            slowest = (sent.release + seconds.max(axis=1))[there].max(initial=0.0)
+            assert found.alone[rank, other] == pytest.approx(slowest)
+            assert found.release[rank, other] == sent.release[there].min(initial=np.inf)
+    assert np.isinf(found.release[0]).all()
 
 
 def test_no_flows(crossbar):

@@ -54,6 +54,18 @@ def test_in_closed_form_the_slowest_rank_takes_the_bound(one):
             assert out.stages[stage].max(axis=1) == pytest.approx(least)
 
 
+def test_ranks_alike_but_for_rounding_all_take_the_bound(one):
+    ranked, largest = bounds.stages(one.bound(), one.resources)
+    times = np.full(32, largest["layer"] / 2) * (1 + 1e-15 * np.arange(32))
+    times[0] /= 2
+    record = Record(one.strategy)
+    record.add(
+        (0, 0), one.case, one.plan, one.bound(), {**ranked, "layer": times}, largest, one.case.traffic, True
+    )
+    assert record.times[0]["layer"][1:] == pytest.approx(np.full(31, largest["layer"]))
+    assert record.times[0]["layer"][0] == times[0]
+
+
 def test_traffic_is_payload_of_both_operations_by_tier(one):
     out = recorded(one)
     protocol, model = one.strategy.protocol, one.case.model
