@@ -10,7 +10,7 @@ import simpy
 
 from moesim import bounds
 from moesim.contention import Demand, Resources, demand
-from moesim.network import Batch, Network
+from moesim.network import Network, Told
 from moesim.plan import After, FloatArray, FlowSet, IntArray, Local, Plan, Transfer, When
 from moesim.timing import Span, Timing, streamed
 
@@ -75,21 +75,40 @@ class _Phase:
 
 
 class _Flows:
-    """A transfer's flows: their demand, by source, and how many a rank still waits for."""
+    """A transfer's flows on the network, and by source."""
 
-    def __init__(self, phase: Transfer, resources: Resources, ranks: int) -> None:
+    def __init__(self, phase: Transfer, resources: Resources, network: Network, told: Told) -> None:
+        ranks, flows = resources.routes.ranks, phase.flows
         self.phase = phase
-        self.demand: Demand = demand(phase.flows, resources)
-        order = np.argsort(phase.flows.src, kind="stable")
-        self.by_source: list[IntArray] = np.split(
-            order, np.searchsorted(phase.flows.src[order], np.arange(1, ranks))
+        self.demand: Demand = demand(flows, resources)
+        part = self.demand
+        self.batch = network.join(
+            part.indptr,
+            part.index,
+            part.weight,
+            part.size,
+            part.latency,
+            np.array([flows.src, ranks + flows.dst]),
+            told,
         )
-        self.outbound = np.bincount(phase.flows.src, minlength=ranks)
-        self.inbound = np.bincount(phase.flows.dst, minlength=ranks)
-        self.receives = self.inbound > 0
-        self.last = np.full(ranks, -1, dtype=np.int64)
-        self.wire = bounds.own_wire(phase.flows, resources)
+        order = np.argsort(flows.src, kind="stable")
+        self.by_source: list[IntArray] = np.split(
+            order, np.searchsorted(flows.src[order], np.arange(1, ranks))
+        )
+        self.receives = np.bincount(flows.dst, minlength=ranks) > 0
+        self.wire = bounds.own_wire(flows, resources)
         self.pending: list[int] = []
+
+    def last_senders(self) -> IntArray:
+        """(R,) which rank sent the flow that arrived last at each rank, -1 where none did."""
+        flows, ranks = self.phase.flows, len(self.by_source)
+        arrival = self.batch.finish + self.demand.latency
+        latest = np.full(ranks, -np.inf)
+        np.maximum.at(latest, flows.dst, arrival)
+        at = np.flatnonzero(arrival == latest[flows.dst])
+        last = np.full(ranks, -1, dtype=np.int64)
+        last[flows.dst[at]] = flows.src[at]
+        return last
 
 
 class _Execution:
@@ -99,7 +118,7 @@ class _Execution:
         self.network = Network(self.env, resources.capacity, tolerance)
         self.phases = {phase.name: _Phase(self.env, plan.ranks) for phase in plan.phases}
         self.flows = {
-            phase.name: _Flows(phase, resources, plan.ranks)
+            phase.name: _Flows(phase, resources, self.network, partial(self._arrived, phase.name))
             for phase in plan.phases
             if isinstance(phase, Transfer)
         }
@@ -124,7 +143,7 @@ class _Execution:
     def _settle(self) -> None:
         """Run on until every flow of the plan has arrived, also those that no phase waits for."""
         for name, flows in self.flows.items():
-            for rank in np.flatnonzero(flows.inbound):
+            for rank in np.flatnonzero(flows.receives):
                 waiting = self.phases[name].arrived.wait(int(rank))
                 if waiting is not None:
                     self.env.run(until=waiting)
@@ -134,7 +153,9 @@ class _Execution:
         if isinstance(phase, Local):
             return Span(state.started.time, state.ended.time)
         flows = self.flows[phase.name]
-        return Span(state.started.time, state.ended.time, state.arrived.time, flows.last, flows.wire)
+        return Span(
+            state.started.time, state.ended.time, state.arrived.time, flows.last_senders(), flows.wire
+        )
 
     def _wait(self, after: tuple[After, ...], rank: int) -> Steps:
         for dep in after:
@@ -174,7 +195,7 @@ class _Execution:
         state.started.reach(rank)
         if not flows.receives[rank]:
             state.arrived.reach(rank)
-        if not flows.outbound[rank]:
+        if not len(flows.by_source[rank]):
             state.end(rank)
             return
         flows.pending.append(rank)
@@ -184,46 +205,24 @@ class _Execution:
             self._submit(phase.name)
 
     def _submit(self, name: str) -> None:
-        flows, ranks = self.flows[name], self.plan.ranks
+        flows = self.flows[name]
         chosen = np.concatenate([flows.by_source[rank] for rank in flows.pending])
         flows.pending.clear()
-        src, dst = flows.phase.flows.src[chosen], flows.phase.flows.dst[chosen]
-        part = flows.demand.rows(chosen)
-        batch = self.network.submit(
-            part.indptr,
-            part.index,
-            part.weight,
-            part.size,
-            self.env.now + flows.phase.flows.release[chosen],
-            part.latency,
-            src,
-            ranks + dst,
-            2 * ranks,
-        )
-        for group, event in batch.done.items():
-            towards = np.flatnonzero(dst == group - ranks)
-            event.callbacks.append(partial(self._arrived, name, group, batch, towards, chosen))
+        flows.batch.start(chosen, self.env.now + flows.phase.flows.release[chosen])
 
-    def _arrived(
-        self, name: str, group: int, batch: Batch, towards: IntArray, chosen: IntArray, _: simpy.Event
-    ) -> None:
-        """All flows of one submission from (or to) one rank have arrived; ``towards`` are those to it."""
-        ranks, state, flows = self.plan.ranks, self.phases[name], self.flows[name]
+    def _arrived(self, name: str, group: int) -> None:
+        """All flows of a transfer from one rank (a group below the number of ranks) or to one have arrived."""
+        state, ranks = self.phases[name], self.plan.ranks
         if group < ranks:
             state.end(group)
-            return
-        rank, mine = group - ranks, chosen[towards]
-        # Whose finish is not yet written down has just come, and NaN is the largest to argmax.
-        arrival = batch.finish[towards] + flows.demand.latency[mine]
-        flows.inbound[rank] -= len(mine)
-        flows.last[rank] = flows.phase.flows.src[mine[arrival.argmax()]]
-        if flows.inbound[rank] == 0:
-            state.arrived.reach(rank)
+        else:
+            state.arrived.reach(group - ranks)
 
     def submit_background(self, flows: FlowSet, start: FloatArray) -> None:
         """Put others' flows on the fabric; nothing waits for them."""
         part = demand(flows, self.resources)
-        zeros = np.zeros(len(flows), dtype=np.int64)
-        self.network.submit(
-            part.indptr, part.index, part.weight, part.size, start, part.latency, zeros, zeros, 1
+        nobody = np.full((2, len(flows)), -1)
+        batch = self.network.join(
+            part.indptr, part.index, part.weight, part.size, part.latency, nobody, lambda _: None
         )
+        batch.start(np.arange(len(flows)), start)

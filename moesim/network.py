@@ -1,11 +1,12 @@
-"""The fabric as SimPy sees it: batches of flows go in, one event a group comes out as its flows arrive.
+"""The fabric as SimPy sees it: flows start, and who waits for some of them is told when the last has arrived.
 
-The only module that knows both SimPy and the fluid engine. Callbacks serve all flows; no flow has a process.
+The only module that knows both SimPy and the fluid engine. A transfer is one batch in numpy; no flow has a process or
+an event.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from collections.abc import Callable
 
 import numpy as np
 import simpy
@@ -13,74 +14,57 @@ import simpy
 from moesim.fluid import Fluid, FluidResult, finish_times
 from moesim.rates import FloatArray, IntArray, columns
 
-__all__ = ["Batch", "FluidResult", "Network", "finish_times"]
+__all__ = ["Batch", "FluidResult", "Network", "Told", "finish_times"]
+
+Told = Callable[[int], None]
+"""What is called with the number of a group whose flows have all arrived."""
 
 
 class Batch:
-    """Flows that were submitted together.
+    """The flows of one transfer, numbered from 0; none moves before `start`."""
 
-    ``done[g]``, for each group g that has a flow, fires when the last flow of the group has arrived, ``first[g]``
-    when the first has; the value of both is that time [s].
-    """
-
-    def __init__(
-        self, env: simpy.Environment, engine: Fluid, first: int, groups: IntArray, latency: FloatArray
-    ) -> None:
-        self._env, self._engine = env, engine
-        self._flows = slice(first, first + groups.shape[1])
-        # Plain lists: flows arrive one by one, and arrays are slow at that.
-        self._groups: list[list[int]] = groups.T.tolist()
-        self._latency: list[float] = latency.tolist()
-        self._missing: dict[int, int] = {}
-        self._latest: dict[int, float] = {}
-        for pair in self._groups:
-            for group in dict.fromkeys(pair):
-                if group >= 0:
-                    self._missing[group] = self._missing.get(group, 0) + 1
-        self.done: dict[int, simpy.Event] = {group: env.event() for group in sorted(self._missing)}
-        self.first: dict[int, simpy.Event] = {group: env.event() for group in sorted(self._missing)}
+    def __init__(self, network: Network, flows: slice) -> None:
+        self._network = network
+        self._flows = flows
 
     @property
     def finish(self) -> FloatArray:
         """Finish of each flow (F,) [s], without latency; nan while it is under way."""
-        return self._engine.finish[self._flows]
+        return self._network.fluid.finish[self._flows]
 
     @property
-    def start(self) -> FloatArray:
-        """Release of each flow (F,) [s]."""
-        return self._engine.release[self._flows]
+    def release(self) -> FloatArray:
+        """When each flow starts (F,) [s]; infinite as long as nobody has started it."""
+        return self._network.fluid.release[self._flows]
 
-    def _finished(self, flow: int, time: float) -> None:
-        """Flow number ``flow`` of the engine has left its source for good at ``time``."""
-        own = flow - self._flows.start
-        arrival = time + self._latency[own]
-        for group in dict.fromkeys(self._groups[own]):
-            if group < 0:
-                continue
-            if group not in self._latest:
-                self._latest[group] = arrival
-                _fire(self._env, self.first[group], arrival)
-            latest = self._latest[group] = max(self._latest[group], arrival)
-            self._missing[group] -= 1
-            if not self._missing[group]:
-                _fire(self._env, self.done[group], latest)
+    def start(self, chosen: IntArray, release: FloatArray) -> None:
+        """Let the flows ``chosen`` (K,) begin at ``release`` (K,) [s] >= now; each once."""
+        if not np.isinf(self.release[chosen]).all():
+            raise ValueError("a flow is started twice")
+        self._network.start(self._flows.start + chosen, release)
 
 
 class Network:
     """Resources of ``capacity`` (N,) [units/s] that flows share max-min fairly.
 
-    ``tolerance`` relative to the makespan of a batch; 0 is exact. ``solves`` counts allocations, ``load`` (N,) the
-    units that all flows submitted so far take of each resource.
+    ``tolerance`` relative to the makespan of a batch; 0 is exact.
     """
 
     def __init__(self, env: simpy.Environment, capacity: FloatArray, tolerance: float) -> None:
         self.env = env
         self.fluid = Fluid(capacity, tolerance)
-        self._batches: list[Batch] = []
-        self._begins: list[int] = []
-        # What the current step will tell, what of it has been told, and which plan that was.
-        self._coming: list[tuple[float, int]] = []
-        self._told = 0
+        # Of each flow its latency and its groups; of each group how many of its flows are still to come, and when
+        # the latest of the others arrives. A flow counts in as many groups as there are rows; -1 is none.
+        self._latency = np.zeros(0)
+        self._groups = np.zeros((2, 0), dtype=np.int64)
+        self._missing = np.zeros(0, dtype=np.int64)
+        self._latest = np.zeros(0)
+        self._tell: list[tuple[Told, int]] = []
+        # Started flows whose finish has not come yet; what the current step brings, and how much of it has come.
+        self._open = 0
+        self._coming, self._ends = np.zeros(0, dtype=np.int64), np.zeros(0)
+        self._come = 0
+        self._wakes: list[float] = []
         self._version = 0
         self._planning = False
 
@@ -91,72 +75,95 @@ class Network:
 
     @property
     def load(self) -> FloatArray:
-        """Units (N,) of each resource that the flows submitted so far take."""
+        """Units (N,) of each resource that the flows of all batches take."""
         return self.fluid.load
 
-    def submit(
+    def join(
         self,
         indptr: IntArray,
         index: IntArray,
         weight: FloatArray,
         size: FloatArray,
-        release: FloatArray,
         latency: FloatArray,
-        out_group: IntArray,
-        in_group: IntArray,
-        n_groups: int,
+        groups: IntArray,
+        told: Told,
     ) -> Batch:
-        """Start flows: CSR rows as in `moesim.rates.allocate`, ``size`` (F,) [B], ``release`` (F,) [s] >= now.
+        """Lay out the flows of a transfer: CSR rows as in `moesim.rates.allocate`, ``size`` (F,) [B].
 
-        ``latency`` (F,) [s] passes between a flow's finish and its arrival. Each flow counts in its ``out_group`` and
-        its ``in_group`` (F,), both below ``n_groups``, -1 for none.
+        ``latency`` (F,) [s] passes between a flow's finish and its arrival. Each flow counts in two ``groups``
+        (2, F), numbered from 0, -1 for none: ``told`` is called with a group when all its flows have arrived.
         """
-        size, release = np.asarray(size, dtype=np.float64), np.asarray(release, dtype=np.float64)
-        if len(release) and release.min() < self.env.now:
-            raise ValueError(f"a flow is released at {release.min()} s, before now, {self.env.now} s")
-        groups = np.array([out_group, in_group], dtype=np.int64)
-        if groups.max(initial=-1) >= n_groups:
-            raise ValueError(f"group {groups.max()} of {n_groups} groups")
         path, taken = columns(indptr, index, weight, len(self.fluid.load))
+        size = np.asarray(size, dtype=np.float64)
         self._advance()
-        first = self.fluid.add(path, taken, size, release)
-        batch = Batch(self.env, self.fluid, first, groups, np.asarray(latency, dtype=np.float64))
-        self._batches.append(batch)
-        self._begins.append(first)
+        first = self.fluid.add(path, taken, size, np.full(len(size), np.inf))
+        offset, count = len(self._missing), int(groups.max(initial=-1)) + 1
+        self._latency = np.append(self._latency, latency)
+        self._groups = np.hstack([self._groups, np.where(groups >= 0, groups + offset, -1)])
+        self._missing = np.append(self._missing, np.bincount(groups[groups >= 0], minlength=count))
+        self._latest = np.append(self._latest, np.zeros(count))
+        self._tell += [(told, group) for group in range(count)]
+        self._plan_soon()
+        return Batch(self, slice(first, first + len(size)))
+
+    def start(self, flows: IntArray, release: FloatArray) -> None:
+        """Let ``flows`` (K,), numbers of the engine, begin at ``release`` (K,) [s]."""
+        if len(flows) == 0:
+            return
+        if release.min() < self.env.now:
+            raise ValueError(f"a flow is released at {release.min()} s, before now, {self.env.now} s")
+        self._advance()
+        self._open += len(flows)
+        self.fluid.release[flows] = release
+        self.fluid.end = self.fluid.now
+        self._plan_soon()
+
+    def _plan_soon(self) -> None:
+        """Plan at the end of this instant: all that starts now joins the same step."""
         if not self._planning:
-            # Everything else that is submitted at this instant joins the same step.
             self._planning = True
             self.env.timeout(0).callbacks.append(lambda _: self._plan())
-        return batch
 
     def _advance(self) -> None:
-        """Bring the engine to the present before flows are added; what it had planned is void."""
+        """Bring the engine to the present before it is given flows; what it had planned is void."""
         self._version += 1
-        if self.fluid.idle:
-            self.fluid.now = self.fluid.end = max(self.fluid.now, self.env.now)
-        else:
-            self._tell()
-            self.fluid.commit(max(min(self.env.now, self.fluid.end), self.fluid.now))
-        self._coming, self._told = [], 0
+        self._take()
+        until = self.env.now if not self._open else min(self.env.now, self.fluid.end)
+        self.fluid.commit(max(until, self.fluid.now))
+        self._coming, self._ends, self._come = np.zeros(0, dtype=np.int64), np.zeros(0), 0
 
     def _plan(self) -> None:
         """Plan steps until one takes time."""
         self._planning = False
         self._version += 1
-        while not self.fluid.idle or self._coming:
+        while self._open:
             self.fluid.plan()
-            flows, ends = self.fluid.finishing()
-            self._coming, self._told = list(zip(ends.tolist(), flows.tolist(), strict=True)), 0
+            self._coming, self._ends = self.fluid.finishing()
+            self._come = 0
+            self._wakes = self._closing()
             if self._wait():
                 return
             self.fluid.commit(self.fluid.end)
-            self._coming = []
+
+    def _closing(self) -> list[float]:
+        """When in the step something can be told, the latest first: the finish of the last flow of a group."""
+        groups = self._groups[:, self._coming]
+        here = groups >= 0
+        coming = np.bincount(groups[here], minlength=len(self._missing))
+        last = np.zeros(len(self._missing))
+        for row, ends in zip(groups, here, strict=True):
+            # In order of time: of flows in one group the last one counts.
+            last[row[ends]] = np.maximum(last[row[ends]], self._ends[ends])
+        closing = (coming > 0) & (coming == self._missing)
+        times: list[float] = np.unique(last[closing]).tolist()
+        return times[::-1]
 
     def _wait(self) -> bool:
-        """Tell what is due and wait for what comes next; False if the step is over."""
-        self._tell()
-        left = self._told < len(self._coming)
-        time = self._coming[self._told][0] if left else self.fluid.end
+        """Take what has come and wait for what comes next; False if the step is over."""
+        self._take()
+        while self._wakes and self._wakes[-1] <= self.env.now:
+            self._wakes.pop()
+        time = self._wakes[-1] if self._wakes else self.fluid.end
         if time <= self.env.now:
             return False
         version = self._version
@@ -166,30 +173,39 @@ class Network:
     def _go_on(self, version: int) -> None:
         if version == self._version and not self._wait():
             self.fluid.commit(self.fluid.end)
-            self._coming = []
             self._plan()
 
-    def _tell(self) -> None:
-        """Tell the batches which of their flows have finished by now."""
-        while self._told < len(self._coming) and self._coming[self._told][0] <= self.env.now:
-            time, flow = self._coming[self._told]
-            self._told += 1
-            self._batches[bisect_right(self._begins, flow) - 1]._finished(flow, time)
+    def _take(self) -> None:
+        """Count the flows that have finished by now, and tell of the groups that miss none any more."""
+        upto = int(np.searchsorted(self._ends, self.env.now, side="right"))
+        if upto == self._come:
+            return
+        flows, ends = self._coming[self._come : upto], self._ends[self._come : upto]
+        self._come = upto
+        self._open -= len(flows)
+        arrival = ends + self._latency[flows]
+        groups = self._groups[:, flows]
+        here = groups >= 0
+        touched = groups[here]
+        np.maximum.at(self._latest, touched, np.broadcast_to(arrival, groups.shape)[here])
+        self._missing -= np.bincount(touched, minlength=len(self._missing))
+        closed = np.unique(touched[self._missing[touched] == 0])
+        times, which = np.unique(self._latest[closed], return_inverse=True)
+        for number, time in enumerate(times.tolist()):
+            self._announce(closed[which == number].tolist(), time)
+
+    def _announce(self, groups: list[int], time: float) -> None:
+        """Tell at ``time`` that ``groups`` are complete."""
+
+        def tell(_: simpy.Event) -> None:
+            for group in groups:
+                told, own = self._tell[group]
+                told(own)
+
+        _at(self.env, time).callbacks.append(tell)
 
 
 def _at(env: simpy.Environment, time: float) -> simpy.Event:
-    """A timeout that ends at ``time``, or one rounding step later, never before."""
-    delay = time - env.now
+    """A timeout that ends at ``time``, or one rounding step later, never before; now if it has passed."""
+    delay = max(time - env.now, 0.0)
     return env.timeout(delay if env.now + delay >= time else np.nextafter(delay, np.inf))
-
-
-def _fire(env: simpy.Environment, event: simpy.Event, time: float) -> None:
-    """Let ``event`` succeed at ``time``, with it as its value."""
-
-    def succeed(_: simpy.Event) -> None:
-        event.succeed(time)
-
-    if time <= env.now:
-        event.succeed(time)
-    else:
-        _at(env, time).callbacks.append(succeed)

@@ -4,30 +4,39 @@ import numpy as np
 import pytest
 import simpy
 
-from moesim.network import Batch, Network, finish_times
+from moesim.network import Network, finish_times
 
 
-def _submit(
-    network: Network,
-    pairs: list[tuple[int, int]],
-    size: list[float],
-    release: float | list[float] = 0.0,
-    latency: float = 0.0,
-) -> Batch:
-    """Flows over ports: (up, down) resource pairs, grouped by their down port."""
-    flows = len(pairs)
-    ends = np.array(pairs, dtype=np.int64).reshape(-1, 2)
-    return network.submit(
-        np.arange(0, 2 * flows + 1, 2),
-        ends.ravel(),
-        np.ones(2 * flows),
-        np.array(size, dtype=np.float64),
-        np.broadcast_to(np.asarray(release, dtype=np.float64), flows),
-        np.full(flows, latency),
-        np.full(flows, -1),
-        ends[:, 1],
-        len(network.load),
-    )
+class Sent:
+    """Flows over ports: (up, down) resource pairs, grouped by their down port; when each group was told."""
+
+    def __init__(
+        self, network: Network, pairs: list[tuple[int, int]], size: list[float], latency: float = 0.0
+    ) -> None:
+        flows = len(pairs)
+        ends = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+        self.told: list[tuple[int, float]] = []
+        self.env = network.env
+        self.batch = network.join(
+            np.arange(0, 2 * flows + 1, 2),
+            ends.ravel(),
+            np.ones(2 * flows),
+            np.array(size, dtype=np.float64),
+            np.full(flows, latency),
+            np.array([np.full(flows, -1), ends[:, 1]]),
+            lambda group: self.told.append((group, network.env.now)),
+        )
+
+    def start(self, chosen: list[int] | None = None, release: float | list[float] | None = None) -> Sent:
+        """Some of the flows, or all, at ``release``, or now."""
+        flows = np.arange(len(self.batch.finish)) if chosen is None else np.array(chosen)
+        begin = self.env.now if release is None else release
+        self.batch.start(flows, np.broadcast_to(np.asarray(begin, dtype=np.float64), len(flows)))
+        return self
+
+    @property
+    def finish(self) -> list[float]:
+        return self.batch.finish.tolist()
 
 
 def _network(tolerance: float = 0.0, ports: int = 4) -> tuple[simpy.Environment, Network]:
@@ -35,48 +44,62 @@ def _network(tolerance: float = 0.0, ports: int = 4) -> tuple[simpy.Environment,
     return env, Network(env, np.full(ports, 10.0), tolerance)
 
 
-def test_a_group_is_done_when_its_last_flow_has_arrived() -> None:
+def test_a_group_is_told_when_its_last_flow_has_arrived() -> None:
     env, network = _network()
-    batch = _submit(network, [(0, 2), (1, 2), (1, 3)], [10.0, 20.0, 5.0], latency=0.25)
+    sent = Sent(network, [(0, 2), (1, 2), (1, 3)], [10.0, 20.0, 5.0], latency=0.25).start()
     env.run()
     # Port 2 gives 5 B/s each until 2 s; port 1 gives the third flow 5 B/s until 1 s.
-    assert batch.finish.tolist() == [2.0, 3.0, 1.0]
-    assert {group: event.value for group, event in batch.done.items()} == {2: 3.25, 3: 1.25}
-    assert {group: event.value for group, event in batch.first.items()} == {2: 2.25, 3: 1.25}
-    assert env.now == 3.25
+    assert sent.finish == [2.0, 3.0, 1.0]
+    assert sent.told == [(3, 1.25), (2, 3.25)]
 
 
-def test_events_fire_at_their_time() -> None:
+def test_the_last_to_finish_need_not_be_the_last_to_arrive() -> None:
     env, network = _network()
-    batch = _submit(network, [(0, 2), (1, 3)], [10.0, 25.0], latency=0.5)
-    seen: list[tuple[int, float]] = []
-    for group, event in batch.done.items():
-        event.callbacks.append(lambda _, group=group: seen.append((group, env.now)))
+    told: list[float] = []
+    batch = network.join(
+        np.array([0, 1, 2]), np.array([0, 1]), np.ones(2), np.array([10.0, 20.0]), np.array([5.0, 0.5]),
+        np.array([[0, 0], [-1, -1]]), lambda _: told.append(env.now),
+    )  # fmt: skip
+    batch.start(np.arange(2), np.zeros(2))
     env.run()
-    assert seen == [(2, 1.5), (3, 3.0)]
+    assert batch.finish.tolist() == [1.0, 2.0]
+    assert told == [6.0]
+
+
+def test_a_group_waits_for_flows_that_start_later() -> None:
+    env, network = _network()
+    sent = Sent(network, [(0, 2), (1, 2)], [10.0, 10.0]).start([0])
+    env.run()
+    assert sent.told == []
+    assert sent.finish[0] == 1.0
+    env.run(until=5.0)
+    sent.start([1])
+    env.run()
+    assert sent.told == [(2, 6.0)]
+    assert sent.batch.release.tolist() == [0.0, 5.0]
+
+
+def test_a_flow_starts_once() -> None:
+    _, network = _network()
+    sent = Sent(network, [(0, 2)], [10.0]).start()
+    with pytest.raises(ValueError, match="twice"):
+        sent.start()
 
 
 @pytest.mark.parametrize("tolerance", [0.0, 0.1])
-def test_a_later_batch_slows_an_earlier_one_from_its_start_on(tolerance: float) -> None:
+def test_a_later_start_slows_an_earlier_flow_from_then_on(tolerance: float) -> None:
     env, network = _network(tolerance)
-    first = _submit(network, [(0, 2)], [20.0])
-    later: list[Batch] = []
-
-    def other() -> simpy.events.ProcessGenerator:
-        yield env.timeout(1.0)
-        later.append(_submit(network, [(1, 2)], [5.0], env.now))
-
-    env.process(other())
+    first, later = Sent(network, [(0, 2)], [20.0]).start(), Sent(network, [(1, 2)], [5.0])
+    env.timeout(1.0).callbacks.append(lambda _: later.start())
     env.run()
-    assert first.finish.tolist() == [2.5]
-    assert later[0].finish.tolist() == [2.0]
-    assert later[0].start.tolist() == [1.0]
+    assert (first.finish, later.finish) == ([2.5], [2.0])
+    assert later.batch.release.tolist() == [1.0]
 
 
-def test_submissions_of_one_instant_share_one_solve() -> None:
+def test_starts_of_one_instant_share_one_solve() -> None:
     env, network = _network()
     for up in (0, 1):
-        _submit(network, [(up, 2)], [10.0])
+        Sent(network, [(up, 2)], [10.0]).start()
     env.run()
     assert env.now == 2.0
     assert network.solves == 1
@@ -87,74 +110,72 @@ def test_ranks_that_arrive_one_by_one_equal_the_engine_alone() -> None:
     src, dst = np.divmod(np.arange(ranks**2), ranks)
     src, dst = src[src != dst], dst[src != dst]
     size, start = rng.lognormal(10, 1, len(src)), rng.uniform(0, 2e-4, ranks)
+    index = np.stack([src, ranks + dst], axis=1).ravel()
+    indptr = np.arange(0, 2 * len(src) + 1, 2)
+    capacity = np.full(2 * ranks, 1e9)
+    alone = finish_times(indptr, index, np.ones(len(index)), capacity, size, start[src], 0.0).finish
     for tolerance in (0.0, 0.003):
         env = simpy.Environment()
-        network = Network(env, np.full(2 * ranks, 1e9), tolerance)
-        found = np.zeros(len(src))
-
-        def arrive(rank: int, env=env, network=network, found=found) -> simpy.events.ProcessGenerator:  # type: ignore[no-untyped-def]
-            yield env.timeout(start[rank])
-            mine = np.flatnonzero(src == rank)
-            pairs = list(zip(src[mine].tolist(), (ranks + dst[mine]).tolist(), strict=True))
-            batch = _submit(network, pairs, size[mine].tolist(), env.now)
-            yield simpy.AllOf(env, list(batch.done.values()))
-            found[mine] = batch.finish
-
+        network = Network(env, capacity, tolerance)
+        sent = Sent(network, list(zip(src.tolist(), (ranks + dst).tolist(), strict=True)), size.tolist())
         for rank in range(ranks):
-            env.process(arrive(rank))
+            mine = np.flatnonzero(src == rank).tolist()
+            env.timeout(start[rank]).callbacks.append(lambda _, mine=mine, sent=sent: sent.start(mine))
         env.run()
-        index = np.stack([src, ranks + dst], axis=1).ravel()
-        indptr = np.arange(0, 2 * len(src) + 1, 2)
-        alone = finish_times(
-            indptr, index, np.ones(len(index)), np.full(2 * ranks, 1e9), size, start[src], 0.0
-        )
-        within = max(tolerance * alone.finish.max(), 1e-12)
-        assert np.abs(found - alone.finish).max() <= within
+        within = max(tolerance * alone.max(), 1e-12)
+        assert np.abs(sent.finish - alone).max() <= within
+        # Each port is told of at the instant of its last flow.
+        for port, time in sent.told:
+            assert time == pytest.approx(max(np.array(sent.finish)[ranks + dst == port]), rel=1e-15)
         np.testing.assert_allclose(network.load, np.bincount(index, np.repeat(size, 2)), rtol=1e-12)
 
 
 def test_a_flow_with_nothing_to_move_ends_at_its_release() -> None:
     env, network = _network()
-    batch = _submit(network, [(0, 2), (1, 2)], [0.0, 10.0], [0.5, 0.0], latency=0.25)
+    sent = Sent(network, [(0, 2), (1, 3)], [0.0, 10.0], latency=0.25).start(release=[0.5, 0.0])
     env.run()
-    assert batch.finish.tolist() == [0.5, 1.0]
-    assert batch.first[2].value == 0.75
+    assert sent.finish == [0.5, 1.0]
+    assert sent.told == [(2, 0.75), (3, 1.25)]
 
 
 def test_a_tiny_flow_is_not_free() -> None:
     env, network = _network()
-    batch = _submit(network, [(0, 2)], [1e-9])
+    sent = Sent(network, [(0, 2)], [1e-9]).start()
     env.run()
-    assert batch.finish.tolist() == [1e-10]
+    assert sent.finish == [1e-10]
 
 
-def test_a_batch_without_flows_is_done() -> None:
+def test_a_batch_without_flows_tells_nothing() -> None:
     env, network = _network()
-    batch = _submit(network, [], [])
+    sent = Sent(network, [], []).start()
     env.run()
-    assert batch.done == {}
-    assert env.now == 0.0
+    assert (sent.told, env.now) == ([], 0.0)
 
 
 def test_idle_time_between_batches_costs_no_solve() -> None:
     env, network = _network()
-    batches = [_submit(network, [(0, 2)], [10.0])]
-
-    def later() -> simpy.events.ProcessGenerator:
-        yield env.timeout(100.0)
-        batches.append(_submit(network, [(0, 2)], [10.0], env.now))
-
-    env.process(later())
+    first, later = Sent(network, [(0, 2)], [10.0]).start(), Sent(network, [(0, 2)], [10.0])
+    env.timeout(100.0).callbacks.append(lambda _: later.start())
     env.run()
-    assert batches[1].finish.tolist() == [101.0]
+    assert (first.finish, later.finish) == ([1.0], [101.0])
     assert network.solves == 2
+
+
+def test_a_batch_may_join_while_another_is_under_way() -> None:
+    env, network = _network()
+    first = Sent(network, [(0, 2)], [20.0]).start()
+    found: list[Sent] = []
+    env.timeout(1.0).callbacks.append(lambda _: found.append(Sent(network, [(1, 2)], [5.0]).start()))
+    env.run()
+    assert (first.finish, found[0].finish) == ([2.5], [2.0])
+    assert (first.told, found[0].told) == ([(2, 2.5)], [(2, 2.0)])
 
 
 def test_a_release_in_the_past_is_refused() -> None:
     env, network = _network()
     env.run(until=1.0)
     with pytest.raises(ValueError, match="before now"):
-        _submit(network, [(0, 2)], [1.0], 0.5)
+        Sent(network, [(0, 2)], [1.0]).start(release=0.5)
 
 
 def test_a_tolerance_that_is_no_share_is_refused() -> None:
