@@ -137,8 +137,10 @@ class Protocol(ABC):
         return frozenset()
 
     def calibrate(self, pod: str) -> Calibration:
-        """The constants of this protocol on ``pod``."""
-        return load(pod, self.kind, self.constants)
+        """The constants of this protocol on ``pod``; a parameter ``sms`` takes the place of the number of cores."""
+        found = load(pod, self.kind, self.constants)
+        sms = getattr(self.params, "sms", None)
+        return found if sms is None else found.with_value("cores", float(sms))
 
     def dropped(self, case: Case) -> float:
         """Share of the entries that the protocol does not deliver."""
