@@ -205,7 +205,7 @@ def _hashes(built: Built, chosen: list[Strategy]) -> dict[str, str]:
         str(resources.find("sources", "sources")),
     ]
     calibrations = [costs for one in chosen for costs in (one.costs, one.planning) if costs is not None]
-    paths += [path for costs in calibrations for path in (costs.path, costs.inherited)]
+    paths += [path for costs in calibrations for path in (costs.path, *costs.inherited)]
     recorded = built.scenario.routing.written.get("trace")
     if recorded is not None:
         paths.append(str(resources.find("trace", recorded, built.scenario.base)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from moesim import calibration, resources, yamlio
@@ -88,6 +90,68 @@ def test_an_heir_may_override(files):
     found = calibration.load("pod", "two", NAMES)
     assert found["launch"] == 9e-6
     assert [cited.where for cited in found.cited if "launch" in cited.where] == ["two.launch (pod)"]
+
+
+def test_an_heir_of_another_pod_takes_its_access_and_says_whence(files):
+    child = (
+        "moesim: 1\ninherits: other/one\nconstants:\n  launch: {value: 9us, source: moesim, grade: assumed}\n"
+    )
+    files(other__one=GOOD, pod__one=child, heir__one=child.replace("other/", "pod/").replace("9us", "8us"))
+    found = calibration.load("heir", "one", NAMES)
+    assert dict(found.values) == {"launch": 8e-6, "cores": 48, "core_rate": 5.7e9}
+    assert found.access == "write"
+    assert [Path(path).name for path in found.inherited] == ["pod-one.yaml", "other-one.yaml"]
+    assert {cited.where for cited in found.cited} == {
+        "one.launch (heir)",
+        "one.cores (other)",
+        "one.core_rate (other)",
+    }
+
+
+def test_an_heir_without_a_file_of_its_own_inherits_what_its_pod_has(files):
+    child = (
+        "moesim: 1\ninherits: one\nconstants:\n  scheduler: {value: 1us, source: moesim, grade: assumed}\n"
+    )
+    files(default__two=child, default__one=GOOD, pod__one=GOOD.replace("2us", "3us"))
+    found = calibration.load("pod", "two", {**NAMES, "scheduler": "time"})
+    assert found["launch"] == 3e-6
+
+
+@pytest.mark.parametrize(
+    ("parent", "message", "legal"),
+    [
+        ("othr/one", "unknown calibration 'othr/one'", "other/one"),
+        ("pod/one", "itself", ""),
+        ("one", "itself", ""),
+    ],
+)
+def test_inherits_nothing_or_itself(files, parent, message, legal):
+    files(other__one=GOOD, pod__one=f"moesim: 1\ninherits: {parent}\nconstants: {{}}\n")
+    [(line, said, hint)] = refused()
+    assert (line, message in said, legal in hint) == (2, True, True)
+
+
+FIT = GOOD + "fit: {rows: eight rows of EP8, constants: [launch, core_rate], median: 2.1%, p90: 7%}\n"
+
+
+def test_a_fit_says_what_was_fitted(files):
+    files(pod__one=FIT)
+    found = calibration.load("pod", "one", NAMES).fit
+    assert found == calibration.Fit("eight rows of EP8", ("launch", "core_rate"), 0.021, 0.07)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("rows: eight rows of EP8, ", "", "not what a fit says"),
+        ("[launch, core_rate]", "[launch, coe_rate]", "constants"),
+        ("7%", "7us", "7us"),
+    ],
+)
+def test_a_wrong_fit(files, old, new, message):
+    files(pod__one=FIT.replace(old, new))
+    [(line, said, _)] = refused()
+    assert (line, message in said) == (7, True)
 
 
 def test_all_that_is_wrong_is_said_at_its_place(files):
