@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
-from moesim import compute, moe
+from moesim import compute, footprint, moe, units
 from moesim.balancers import BALANCERS, Balancer
 from moesim.checking import in_order
 from moesim.errors import InputError, Problem
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MAX_ENTRIES = 2_000_000_000
-"""Most routed entries of a scenario, all steps and layers together: 4 GB of expert numbers."""
+_HOLDS = {"demand": "the routing of all steps and layers", "batch": "the one under way", "results": "results"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,6 +135,8 @@ def build(scenario: Scenario) -> Built:
     if model is not None:
         layers = _layers(scenario, model, collect)
         collect.problems += _misfits(scenario, model, strategies)
+        if layers:
+            collect.problems += _too_large(scenario, model, layers)
     if pod is not None:
         collect.problems += _lacking(scenario, pod, devices, strategies)
         if devices is not None:
@@ -188,13 +189,39 @@ def _layers(scenario: Scenario, model: MoEModel, collect: _Collector) -> tuple[i
         legal = f"all, 1 to {count}, or a list of numbers from 0 to {count - 1}"
         collect.problems.append(scenario.document.problem(loc, message, legal))
         return ()
-    tokens = scenario.ranks.ep * scenario.workload.tokens_per_rank
-    entries = tokens * model.top_k * len(chosen) * scenario.workload.steps
-    if entries > MAX_ENTRIES:
-        message = f"{entries:,} routed entries are too many to hold"
-        legal = f"at most {MAX_ENTRIES:,}: fewer steps, layers, tokens or ranks"
-        collect.problems.append(scenario.document.problem(("workload",), message, legal, at="key"))
     return chosen
+
+
+def _too_large(scenario: Scenario, model: MoEModel, layers: tuple[int, ...]) -> Iterator[Problem]:
+    """A run that this machine has not the memory for."""
+    from moesim.traces import KINDS, Batch
+
+    work, ep = scenario.workload, scenario.ranks.ep
+    batch = Batch(model, ep, work.tokens_per_rank, work.phase, layers, work.steps, scenario.seed)
+    source = KINDS.get(scenario.routing.kind)(scenario.routing.params, scenario.base)  # type: ignore[arg-type]
+    cases = work.steps * len(layers)
+    taken = footprint.parts(
+        source.memory(batch),
+        tokens=batch.tokens,
+        top_k=model.top_k,
+        cases=cases,
+        ranks=ep,
+        strategies=len(scenario.strategies),
+    )
+    needed, has = sum(taken.values()), footprint.machine()
+    if needed <= has:
+        return
+    sizes = {"tokens_per_rank": work.tokens_per_rank, "steps": work.steps, "layers": len(layers)}
+    if max(taken, key=lambda part: taken[part]) == "batch":
+        blamed = "tokens_per_rank"
+    else:
+        blamed = max(sizes, key=lambda key: sizes[key])
+    what = ", ".join(f"{units.format(size, 'bytes')} for {_HOLDS[part]}" for part, size in taken.items())
+    message = (
+        f"the run takes about {units.format(needed, 'bytes')}, this machine has {units.format(has, 'bytes')}"
+    )
+    legal = f"fewer steps, layers, tokens or ranks: {what}"
+    yield scenario.document.problem(("workload", blamed), message, legal)
 
 
 def _misfits(

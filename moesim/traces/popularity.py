@@ -143,6 +143,10 @@ class PopularSource(TraceSource):
         """Which token belongs to which request."""
         return requests.independent(batch)
 
+    def memory(self, batch: Batch) -> float:
+        """See :class:`TraceSource`; popularity and weights of one layer at all steps come on top."""
+        return super().memory(batch) + 40.0 * batch.steps * batch.model.experts
+
     def describe(self) -> str:
         """One line for the result: the kind and its parameters."""
         given = ", ".join(

@@ -105,6 +105,14 @@ class Realistic(PopularSource):
         """Requests of geometric length."""
         return requests.geometric(batch, self.params.resolved.request_tokens)
 
+    def memory(self, batch: Batch) -> float:
+        """See :class:`TraceSource`; every request in progress has a share of each expert and its last picks."""
+        model, domains = batch.model, int(self.params.domains)
+        popularity = 40.0 * batch.steps * model.experts * (domains - 1)
+        return (
+            super().memory(batch) + popularity + float(batch.tokens) * (4 * model.experts + 16 * model.top_k)
+        )
+
     def describe(self) -> str:
         """The kind, every parameter that holds, and what they were fitted to."""
         held = self.params.resolved

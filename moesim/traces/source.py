@@ -80,6 +80,10 @@ class TraceSource(ABC):
         it.
         """
 
+    def memory(self, batch: Batch) -> float:
+        """Bytes [B] that drawing ``batch`` takes at most: two an entry, and what is kept of each token."""
+        return float(batch.steps) * batch.tokens * (2 * len(batch.layers) * batch.model.top_k + 64)
+
     def fingerprint(self, batch: Batch) -> str:
         """What the demand depends on beside the parameters and ``batch``: the content of a file."""
         return ""

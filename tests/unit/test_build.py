@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from moesim import scenario
+from moesim import footprint, scenario
 from moesim.build import Built, build
 from moesim.errors import InputError, Problem
 
@@ -79,7 +79,6 @@ def test_a_layer_list_and_a_count_mean_the_same_layers(tmp_path: Path) -> None:
         ("place: packed", "place: [0, 1, 2, 99]", 4, "99", "0 to 7"),
         ("layers: all", "layers: 99", 6, "has 32 MoE layers", "1 to 32"),
         ("layers: all", "layers: [0, 32]", 6, "has 32 MoE layers", "0 to 31"),
-        ("tokens_per_rank: 16", "tokens_per_rank: 9000000", 6, "too many", "at most"),
         (", assume: [atomic-512B]", "", 10, "needs atomic-512B", "assume: [atomic-512B]"),
         ("base, ", "base, balancer: moonep, ", 9, "needs multicast", "assume: [multicast]"),
         ("capacity: 900GB/s", "capacity: 900", 3, "has no unit", "GB/s"),
@@ -95,6 +94,22 @@ def test_a_misfit_is_shown_in_its_line(
     assert told, [str(problem) for problem in problems]
     assert legal in (told[0].legal or "")
     assert "^" in (told[0].excerpt or "")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "column"),
+    [("tokens_per_rank: 16", "tokens_per_rank: 9000000", 44), ("steps: 1", "steps: 1000000", 68)],
+)
+def test_a_run_that_memory_does_not_hold_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, column: int
+) -> None:
+    monkeypatch.setattr(footprint, "machine", lambda: 4 * 2.0**30)
+    (problem,) = refused(tmp_path, (old, new))
+    assert (problem.line, problem.column) == (6, column)
+    assert "this machine has 4 GiB" in problem.message
+    assert "fewer steps" in (problem.legal or "")
+    monkeypatch.setattr(footprint, "machine", lambda: 2.0**50)
+    assert built(tmp_path, (old, new)).model.name == "mixtral-8x7b"
 
 
 def test_every_misfit_is_told_at_once(tmp_path: Path) -> None:
