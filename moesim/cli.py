@@ -239,11 +239,11 @@ def compare(a: str, b: str, fail_above: str | None, as_json: bool) -> int:
 @_json_option
 def flows(flows: str, topology: str | None, tolerance: str, output: str | None, as_json: bool) -> int:
     """Run a raw flow list (src, dst, bytes, start) over a fabric and print its makespan."""
-    from moesim import fabrics, flowlist, units
+    from moesim import fabrics, flowlist, outfile, units
 
     merge = units.parse(tolerance, "share")
     if output is not None:
-        flowlist.ready(output, [flows, *([] if topology is None else [topology])])
+        outfile.ready(output, [flows, *([] if topology is None else [topology])])
     fabric = None if topology is None else fabrics.load(topology)
     listed = flowlist.load(flows)
     found = flowlist.run(listed, fabric, merge)

@@ -7,11 +7,9 @@ The file's own fabric is ``path`` (F, H), the resources that each flow crosses, 
 
 from __future__ import annotations
 
-import os
-import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from moesim import outfile
 from moesim.errors import InputError, Problem
 from moesim.network import finish_times
 
@@ -125,42 +124,10 @@ def run(flows: FlowList, topology: Topology | None, tolerance: float, *, access:
     )
 
 
-def ready(output: str | Path, inputs: Iterable[str | Path]) -> None:
-    """Raise :class:`InputError` if :func:`save` to ``output`` would destroy what is not ours to replace.
-
-    That is one of the ``inputs``, and anything that is there and no regular file: a folder, a device.
-    """
-    target = Path(output)
-    if target.exists() and not target.is_file():
-        raise InputError(Problem("is no regular file", path=str(output), legal="a new file, or one to replace"))
-    for name in inputs:
-        if target.exists() and Path(name).exists() and target.samefile(name):
-            raise InputError(Problem("is also an input of this command", path=str(output), legal="another file"))
-
-
 def save(file: str | Path, result: FlowResult) -> None:
     """Write ``finish_s`` (F,) to an .npz, whole or not at all."""
-    target = Path(file)
-    try:
-        handle, name = tempfile.mkstemp(
-            dir=target.parent or Path(), prefix=f".{target.name}.", suffix=".part"
-        )
-        try:
-            with os.fdopen(handle, "wb") as stream:
-                np.savez_compressed(stream, finish_s=result.finish)
-            os.chmod(name, 0o666 & ~_umask())
-            os.replace(name, target)
-        except BaseException:
-            os.unlink(name)
-            raise
-    except OSError as error:
-        raise InputError(Problem(f"cannot write: {error.strerror}", path=str(target))) from error
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    with outfile.replaced(file) as stream:
+        np.savez_compressed(stream, finish_s=result.finish)
 
 
 def _own_fabric(flows: FlowList) -> tuple[Row, FloatArray, FloatArray]:

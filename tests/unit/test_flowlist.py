@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import os
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -208,23 +209,6 @@ def test_finish_times_are_saved_whole_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="absent"):
         flowlist.save(tmp_path / "absent" / "out.npz", found)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["flows.npz", "out.npz"]
-
-
-def test_only_a_regular_file_that_is_no_input_is_replaced(tmp_path: Path) -> None:
-    flows, other = _write(tmp_path), tmp_path / "out.npz"
-    flowlist.ready(other, [flows])
-    other.touch()
-    flowlist.ready(other, [flows])
-    with pytest.raises(InputError, match="also an input"):
-        flowlist.ready(flows, [flows])
-    alias = tmp_path / "alias.npz"
-    alias.symlink_to(flows)
-    with pytest.raises(InputError, match="also an input"):
-        flowlist.ready(alias, [flows])
-    os.mkfifo(tmp_path / "pipe")
-    for special in (tmp_path, tmp_path / "pipe", Path(os.devnull)):
-        with pytest.raises(InputError, match="no regular file"):
-            flowlist.ready(special, [flows])
 
 
 @pytest.mark.parametrize("tolerance", [-0.1, 1.0, 2.0])
