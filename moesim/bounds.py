@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from moesim.contention import OwnDemand, Resources, own_demand
-from moesim.plan import FloatArray, FlowSet, Local, Phase, Plan, Transfer, When
+from moesim.plan import After, FloatArray, FlowSet, Local, Phase, Plan, Transfer, When
 from moesim.timing import Span, Timing, ready, streamed
 
 
@@ -111,10 +111,12 @@ def _latest(timing: Timing) -> dict[str, float]:
     closed form knows, so it takes the least of what the ranks have to do.
     """
     latest: dict[str, float] = {}
+    begun: dict[str, float] = {}
     for phase in timing.plan.phases:
         span = timing.spans[phase.name]
         ends = [span.end] if span.arrived is None else [span.end, span.arrived]
-        start = max((latest[dep.phase] for dep in phase.after), default=0.0)
+        waits = [(begun if _alongside(phase, dep) else latest)[dep.phase] for dep in phase.after]
+        begun[phase.name] = start = max(waits, default=0.0)
         soonest = start + float(_part(phase, span).min())
         latest[phase.name] = max(soonest, *(float(end.max()) for end in ends))
     return latest
@@ -128,6 +130,7 @@ def _within(timing: Timing, first: str, last: str) -> tuple[FloatArray, float]:
     begun: dict[str, FloatArray] = {}
     own: dict[str, FloatArray] = {first: np.zeros(timing.plan.ranks)}
     least: dict[str, float] = {first: 0.0}
+    soonest: dict[str, float] = {}
     for phase in timing.plan.phases:
         known = [dep for dep in phase.after if dep.phase in own]
         if not known or phase.name == first:
@@ -137,8 +140,14 @@ def _within(timing: Timing, first: str, last: str) -> tuple[FloatArray, float]:
         part = _part(phase, timing.spans[phase.name])
         begun[phase.name] = start
         own[phase.name] = start + part
-        least[phase.name] = max(least[dep.phase] for dep in known) + float(part.min())
+        soonest[phase.name] = max((soonest if _alongside(phase, dep) else least)[dep.phase] for dep in known)
+        least[phase.name] = soonest[phase.name] + float(part.min())
     return own[last], least[last]
+
+
+def _alongside(phase: Phase, dep: After) -> bool:
+    """Whether ``phase`` runs beside the one it waits for: a transfer that streams ends with no regard to it."""
+    return isinstance(phase, Transfer) and dep.when is When.STREAM
 
 
 def _part(phase: Phase, span: Span) -> FloatArray:

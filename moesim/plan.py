@@ -72,9 +72,7 @@ class When(Enum):
     ALL = "all ranks' phases have ended"
     INBOUND = "all flows of the transfer towards me have arrived"
     OUTBOUND = "all my flows of the transfer have arrived at their destinations"
-    STREAM = (
-        "my inbound flows arrive: start with the transfer, end no sooner than the last flow plus one chunk"
-    )
+    STREAM = "my inbound flows arrive: start with the transfer; if local, end no sooner than the last flow plus a chunk"
 
 
 @dataclass(frozen=True)
@@ -87,13 +85,15 @@ class After:
 
 @dataclass(frozen=True, eq=False)
 class Local:
-    """A local phase: ``duration`` (R,) [s]. ``chunks`` matters only behind a streaming dependency."""
+    """A local phase: ``duration`` (R,) [s]. ``chunks``, at least 1 and perhaps no whole number, matters only behind a
+    streaming dependency.
+    """
 
     name: str
     label: str
     duration: FloatArray
     after: tuple[After, ...] = ()
-    chunks: int = 1
+    chunks: float = 1
 
 
 @dataclass(frozen=True, eq=False)
