@@ -73,3 +73,20 @@ def deepep_low_latency(tokens: int, hidden: int, experts: int) -> dict[str, floa
     signals = 2 * up(4 * experts, 128)
     padding = up(send + receive + signals, 128) - send - receive - signals
     return {"send": float(send), "receive": float(receive), "signals": float(signals + padding)}
+
+
+def deepep_queues(sms: int, row: int, nearby: int, domains: int) -> dict[str, float]:
+    """NVLink and RDMA buffer of DeepEP's high-throughput kernels: queues of each of sms / 2 channels.
+
+    A channel has a queue of 288 rows from each of ``nearby`` ranks of the domain and, if there are several ``domains``,
+    one of 128 rows to and one from each of them (those of its tuned configuration for EP16). A place in a queue holds a
+    row of ``row`` [B], whence it came (8 B), and 128 each of expert numbers (8 B), weights and scales (4 B); on the NIC
+    16 B more. Beside it are heads and tails. Source: csrc/config.hpp.
+
+    >>> {name: round(size / 2**20) for name, size in deepep_queues(24, 14336, 8, 2).items()}
+    {'nvlink': 432, 'rdma': 96}
+    """
+    channels, place = sms // 2, row + 8 + 128 * (8 + 4 + 4)
+    nvlink = channels * nearby * (4 * (2 * domains + 3) + 288 * place)
+    rdma = channels * domains * 2 * (4 * (2 * nearby + 2) + 128 * (place + 16)) if domains > 1 else 0
+    return {"nvlink": float(up(nvlink, 128)), "rdma": float(up(rdma, 128))}

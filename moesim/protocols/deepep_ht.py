@@ -1,0 +1,277 @@
+"""DeepEP's high-throughput kernels (V1): counts first, then rows through queues that SMs fill and empty.
+
+Within one scale-up domain a token goes once to each destination rank. Half of the SMs send, half receive; a pair of
+them is a channel, and each channel takes an equal run of the tokens, own-rank rows included. Across domains a token
+goes once to each destination *domain*: over the NIC to the rank of the same index there, which forwards it to the final
+ranks while more arrives. Combine runs the other way: the relay adds up what its domain has for a token, and one row
+comes back over the NIC. DeepEP itself knows domains of eight GPUs; on larger ones the same rule is applied.
+Source: DeepEP, csrc/kernels/{intranode,internode}.cu and csrc/config.hpp.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from moesim import buffers
+from moesim.moe import MoEModel
+from moesim.plan import After, FloatArray, FlowSet, IntArray, Local, Phase, Transfer, When
+from moesim.protocols import PROTOCOLS, Case, Params, Protocol, head, last, sequence
+
+INDEX, WEIGHT, SOURCE = 8, 4, 8
+"""Bytes that go with each dispatched row: an expert number and a gate weight for each of K, and whence it came."""
+
+RELAY, SEND = 0, 1
+"""Send engines of a rank. Channels are alike, so one stands for all of its kind, with the busiest channel's time."""
+
+
+class DeepEPHTParams(Params):
+    """``sms``: communication SMs, half of them send. ``dispatch``, ``combine``: formats of a row."""
+
+    sms: int | None = Field(default=None, ge=2, multiple_of=2)
+    dispatch: Literal["fp8", "bf16"] = "fp8"
+    combine: Literal["bf16"] = "bf16"
+
+
+@PROTOCOLS.register("deepep-ht")
+class DeepEPHighThroughput(Protocol):
+    """Rows de-duplicated by rank inside a domain and by domain on the NIC, relayed by the rank of the same index."""
+
+    kind = "deepep-ht"
+    summary = (
+        "DeepEP high-throughput: counts first; one row a (token, domain) on the NIC, relayed to its ranks"
+    )
+    constants = {
+        "launch": "time",
+        "notify": "time",
+        "notify_at_8": "time",
+        "notify_per_doubling": "time",
+        "dispatch_at_8": "time",
+        "dispatch_per_doubling": "time",
+        "combine_at_8": "time",
+        "combine_per_doubling": "time",
+        "cores": "ratio",
+        "dispatch_core_rate": "bandwidth",
+        "combine_core_rate": "bandwidth",
+        "dispatch_relay_rate": "bandwidth",
+        "combine_relay_rate": "bandwidth",
+        "shared_rate": "bandwidth",
+        "port_rate": "bandwidth",
+        "chunk": "ratio",
+    }
+    fittable = (
+        "dispatch_at_8",
+        "combine_at_8",
+        "dispatch_core_rate",
+        "combine_core_rate",
+        "dispatch_relay_rate",
+        "combine_relay_rate",
+        "shared_rate",
+        "port_rate",
+        "chunk",
+    )
+    bandwidth_name = (
+        "rows de-duplicated by rank, across domains by domain, own one included, over kernel time (DeepEP)"
+    )
+    Params = DeepEPHTParams
+    params: DeepEPHTParams
+
+    @property
+    def formats(self) -> tuple[str, str]:
+        return self.params.dispatch, self.params.combine
+
+    def dispatch_row(self, model: MoEModel) -> float:
+        return super().dispatch_row(model) + model.top_k * (INDEX + WEIGHT) + SOURCE
+
+    def rows(self, case: Case) -> IntArray:
+        """Distinct tokens from rank to rank."""
+        return case.traffic.rows
+
+    def logical_bytes(self, case: Case, operation: str = "dispatch") -> float:
+        """Rows with their scales: by rank in one domain, else by domain (its RDMA bandwidth); own ones counted."""
+        counted = case.traffic.rows_domain if _domains(case) > 1 else case.traffic.rows
+        row = case.model.row_bytes(self.formats[operation == "combine"])
+        return float(counted.sum(axis=1).max(initial=0)) * row
+
+    def operation(self, name: str, case: Case) -> tuple[Phase, ...] | None:
+        """The kernels alone: counts, expansion to experts and their sum are not in its benchmark."""
+        kernels = {"dispatch": self._dispatch, "combine": self._combine}
+        return tuple(kernels[name](case, ())) if name in kernels else None
+
+    def dispatch(self, case: Case, after: tuple[After, ...]) -> tuple[Phase, ...]:
+        counts = self._notify(case, after)
+        kernel = self._dispatch(case, last(counts, after))
+        row = self.dispatch_row(case.model) * case.copies
+        seconds = case.copy_s(case.traffic.rows.sum(axis=0) * row, case.received * row)
+        return (
+            *counts,
+            *kernel,
+            Local("dispatch.expand", "reorder", seconds, (After(kernel[-1].name),)),
+        )
+
+    def combine(self, case: Case, after: tuple[After, ...]) -> tuple[Phase, ...]:
+        row = self.combine_row(case.model) * case.copies
+        seconds = case.copy_s(case.received * row, case.traffic.rows.sum(axis=0) * row)
+        presum = sequence([Local("combine.presum", "reduce", seconds)], after)
+        return (*presum, *self._combine(case, last(presum, after)))
+
+    def _notify(self, case: Case, after: tuple[After, ...]) -> list[Phase]:
+        """Counts from all ranks to all, which the host waits for: it has to allocate what comes."""
+        if "sync" in case.off:
+            return []
+        alone = _domains(case) == 1
+        seconds = case.each(case.calibration["notify"]) if alone else case.unexplained("notify")
+        waits = tuple(After(dep.phase, When.ALL) for dep in after)
+        return sequence([Local("dispatch.notify", "metadata", seconds)], waits)
+
+    def _dispatch(self, case: Case, after: tuple[After, ...]) -> list[Phase]:
+        start = head(case, "dispatch", after)
+        after = last(start, after)
+        row, rate = self.dispatch_row(case.model), case.calibration["dispatch_core_rate"]
+        if _domains(case) == 1:
+            return [*start, *self._push(case, "dispatch", "reorder", case.traffic.rows, row, after)]
+        over, relayed = _hops(case)
+        engine = self._engine_s(case, case.traffic.rows_domain.sum(axis=1), row, rate)
+        nic = Transfer("dispatch.nic", "send", self._flows(case, "dispatch", over, row, engine, SEND), after)
+        engine = self._engine_s(case, relayed.sum(axis=1), row, case.calibration["dispatch_relay_rate"])
+        flows = self._flows(case, "dispatch", relayed, row, engine, RELAY)
+        chunks = self._chunks(case, relayed)
+        forward = Transfer(
+            "dispatch.send", "send", _part(flows, 1 - 1 / chunks), (*after, After(nic.name, When.STREAM))
+        )
+        # What the NIC brings last is forwarded when it is there.
+        waits = (After(forward.name), After(nic.name), After(nic.name, When.INBOUND))
+        rest = Transfer("dispatch.send last chunk", "send", _part(flows, 1 / chunks), waits)
+        seconds = case.copies * self._engine_s(case, case.traffic.rows.sum(axis=0), row, rate)
+        taken = Local("dispatch.receive", "reorder", seconds, (After(forward.name, When.STREAM),), chunks)
+        closing = (After(taken.name), After(rest.name), After(rest.name, When.INBOUND))
+        end = Local("dispatch.receive last chunk", "reorder", seconds / chunks, closing)
+        return [*start, nic, forward, rest, taken, end]
+
+    def _combine(self, case: Case, after: tuple[After, ...]) -> list[Phase]:
+        start = head(case, "combine", after)
+        after = last(start, after)
+        row, rate = self.combine_row(case.model), case.calibration["combine_core_rate"]
+        if _domains(case) == 1:
+            return [*start, *self._push(case, "combine", "reduce", case.traffic.rows.T, row, after)]
+        over, relayed = (hop.T for hop in _hops(case))
+        engine = self._engine_s(case, relayed.sum(axis=1), row, rate)
+        gather = Transfer(
+            "combine.send", "send", self._flows(case, "combine", relayed, row, engine, SEND), after
+        )
+        chunks = self._chunks(case, relayed.T)
+        seconds = case.copies * self._engine_s(
+            case, relayed.sum(axis=0), row, case.calibration["combine_relay_rate"]
+        )
+        relay = Local("combine.relay", "reduce", seconds, (After(gather.name, When.STREAM),), chunks)
+        flows = self._flows(case, "combine", over, row)
+        nic = Transfer(
+            "combine.nic", "send", _part(flows, 1 - 1 / chunks), (After(gather.name, When.STREAM),)
+        )
+        rest = Transfer(
+            "combine.nic last chunk", "send", _part(flows, 1 / chunks), (After(nic.name), After(relay.name))
+        )
+        # The sum of one row a domain has less to do than the relays, which pace it: what is left is a chunk.
+        seconds = case.copies * self._engine_s(case, case.traffic.rows_domain.sum(axis=1), row, rate) / chunks
+        closing = (After(rest.name), After(nic.name, When.INBOUND), After(rest.name, When.INBOUND))
+        return [*start, gather, relay, nic, rest, Local("combine.reduce", "reduce", seconds, closing)]
+
+    def _push(
+        self, case: Case, operation: str, label: str, rows: IntArray, row: float, after: tuple[After, ...]
+    ) -> list[Phase]:
+        """Within one domain: senders fill the queues of the destinations, whose receivers empty them."""
+        rate = case.calibration[f"{operation}_core_rate"]
+        away = rows.sum(axis=1) - rows.diagonal()
+        engine = np.maximum(
+            self._engine_s(case, rows.sum(axis=1), row, rate), away * row / case.calibration["port_rate"]
+        )
+        flows = self._flows(case, operation, rows, row, engine, SEND)
+        send = Transfer(f"{operation}.send", "send", flows, after)
+        seconds = case.copies * self._engine_s(case, rows.sum(axis=0), row, rate)
+        stream = (After(send.name, When.STREAM),)
+        taken = Local(f"{operation}.receive", label, seconds, stream, self._chunks(case, rows))
+        done = Local(f"{operation}.end", "wait", case.each(0.0), (After(taken.name), After(send.name)))
+        return [send, taken, done]
+
+    def _engine_s(self, case: Case, rows: IntArray, row: float, rate: float) -> FloatArray:
+        """(R,) [s] that the busiest channel works on ``rows`` (R,) of each rank, ``row`` [B] each.
+
+        A channel moves what its tokens need at ``rate`` [B/s]; all rows of the rank also pass what its SMs share.
+        """
+        tokens, channels = float(case.traffic.tokens.max(initial=0)), case.calibration["cores"] // 2
+        most = float(np.ceil(tokens / channels)) / max(tokens, 1.0)
+        return rows.astype(np.float64) * (row * (most / rate + 1 / case.calibration["shared_rate"]))
+
+    def _chunks(self, case: Case, rows: IntArray) -> float:
+        """Pieces in which a channel sends to each destination; ``rows`` (R, R)."""
+        channels, nearby = case.calibration["cores"] // 2, int(np.bincount(case.traffic.domain).max())
+        pieces = float(rows.sum(axis=1).max(initial=0)) / (channels * nearby * case.calibration["chunk"])
+        return max(1.0, pieces)
+
+    def _flows(
+        self,
+        case: Case,
+        operation: str,
+        rows: IntArray,
+        row: float,
+        engine_s: FloatArray | None = None,
+        engine: int = SEND,
+    ) -> FlowSet:
+        """Flows of ``rows`` (R, R); the time ``engine_s`` (R,) of an engine is split over what leaves the rank.
+
+        Own-rank rows take the same engine, but no fabric.
+        """
+        away = rows * ~np.eye(case.ranks, dtype=bool)
+        src, dst = np.nonzero(away)
+        count = away[src, dst].astype(np.float64)
+        payload = count * case.model.payload_bytes(self.formats[operation == "combine"])
+        core, core_s = None, None
+        if engine_s is not None and "imbalance" not in case.off:
+            core = np.full(len(src), engine)
+            core_s = (engine_s / np.maximum(away.sum(axis=1), 1))[src] * count
+        return FlowSet.of(src, dst, payload, wire=count * row, messages=count, core=core, core_s=core_s)
+
+    def buffers(self, case: Case) -> dict[str, float]:
+        """Queues, which do not grow with the batch, and the rows that a rank receives: counted, then allocated."""
+        received = float(case.traffic.rows.sum(axis=0).max(initial=0)) * self.dispatch_row(case.model)
+        nearby = int(np.bincount(case.traffic.domain).max())
+        sizes = buffers.deepep_queues(
+            int(case.calibration["cores"]), 2 * case.model.hidden, nearby, _domains(case)
+        )
+        return {**sizes, "rows": received}
+
+
+def _domains(case: Case) -> int:
+    """Scale-up domains that the ranks span."""
+    return int(case.traffic.domain.max()) + 1
+
+
+def _hops(case: Case) -> tuple[IntArray, IntArray]:
+    """Rows on the NIC (R, R) from a source to its relays, and from relays to final ranks (R, R), in dispatch.
+
+    The relay in a domain is the rank of the source's own index there, so at home the source itself.
+    """
+    domain, ranks = case.traffic.domain, np.arange(case.ranks)
+    members = [np.flatnonzero(domain == d) for d in range(_domains(case))]
+    index = np.empty(case.ranks, dtype=np.int64)
+    for those in members:
+        index[those] = np.arange(len(those))
+    relay = np.stack([those[index % len(those)] for those in members], axis=1)
+    over = np.zeros((case.ranks, case.ranks), dtype=np.int64)
+    np.add.at(over, (ranks[:, None], relay), case.traffic.rows_domain)
+    over[ranks, ranks] = 0
+    forwarded = np.zeros_like(over)
+    np.add.at(forwarded, (relay[:, domain], ranks[None, :]), case.traffic.rows)
+    return over, forwarded
+
+
+def _part(flows: FlowSet, share: float) -> FlowSet:
+    """The same flows with ``share`` of what they carry; none if that is nothing."""
+    if share <= 0:
+        none = np.zeros(0, dtype=np.int64)
+        return FlowSet.of(none, none, np.zeros(0))
+    names = ("payload", "wire", "messages", "core_s")
+    return replace(flows, **{name: getattr(flows, name) * share for name in names})
