@@ -1,9 +1,9 @@
 """CANN's fused dispatch and combine on CloudMatrix384: bulk-synchronous, static windows.
 
-Dispatch: every core sends, barrier, own writes complete, barrier, one flag and count record per (peer, expert), wait
-for all records, prefix sum, barrier, copy from the window to the expert input. Combine: every core writes results
-to the slot of their token and adds to the token's flag; the owner waits for all and sums. Sources: arXiv 2506.12708
-v2; CANN ops-transformer (dispatch and combine V2).
+Dispatch: every core sends, barrier, own writes complete, one flag and count record per (peer, expert), wait for all
+records, prefix sum, barrier, copy from the window to the expert input, and a last barrier where a rank has more than
+one expert. Combine: every core writes results to the slot of their token and adds to the token's flag; the owner waits
+for all and sums. Sources: arXiv 2506.12708 v2; CANN ops-transformer (dispatch and combine V2).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from moesim import cores
 from moesim.plan import After, Local, Phase, Transfer, When
 from moesim.protocols import PROTOCOLS, Case, head, last, sequence, weighted_sum, window_copy
-from moesim.protocols.fused import CONSTANTS, CROSSINGS, Fused, FusedParams, static_windows
+from moesim.protocols.fused import CONSTANTS, CROSSINGS, FITTABLE, Fused, FusedParams, static_windows
 
 
 class CannParams(FusedParams):
@@ -33,6 +33,7 @@ class CannEP(Fused):
         "CANN fused dispatch and combine: bulk-synchronous, static windows, experts dealt to cores in runs"
     )
     constants = CONSTANTS
+    fittable = FITTABLE
     bandwidth_name = "payload of all copies, own rank included, over time (CloudMatrix384 table)"
     Params = CannParams
     params: CannParams
@@ -50,21 +51,29 @@ class CannEP(Fused):
         flags = self._flags(case, sent_all or last(start, after))
         arrival = After(send.name, When.INBOUND if serial else When.STREAM)
         reorder = window_copy(case, "dispatch.reorder", row, (*last(flags, sent_all), arrival))
-        return (*start, send, *flags, reorder)
+        return (*start, send, *flags, reorder, *self._closing(case, (After(reorder.name),)))
+
+    def _closing(self, case: Case, after: tuple[After, ...]) -> list[Phase]:
+        """Barrier behind the copy where a rank has several experts: the fourth of the kernel's four places."""
+        if "sync" in case.off or case.local < 2:
+            return []
+        return sequence(
+            [Local("dispatch.last barrier", "sync", case.each(case.calibration["barrier"]))], after
+        )
 
     def _flags(self, case: Case, after: tuple[After, ...]) -> list[Phase]:
-        """Own writes complete, one record to each (peer, expert), all records here, prefix sum; barriers between.
+        """Own writes complete, a record to each (peer, expert), all records here, prefix sum; barriers around.
 
         A record is 32 B: its bytes are nothing beside the rows, so it costs issue time and one latency.
         """
         if "sync" in case.off:
             return []
         c = case.calibration
-        barrier, around = c["barrier"], max(0.0, c["dispatch_barriers"] - 1)
+        barrier, sent = c["barrier"], max(0.0, c["dispatch_barriers"] - 1)
         issue = float(np.ceil(case.slots / c["cores"])) * c["issue"]
         before = sequence(
             [
-                Local("dispatch.core barriers", "sync", case.each(around * barrier)),
+                Local("dispatch.core barriers", "sync", case.each(sent * barrier)),
                 Local("dispatch.fence", "sync", case.farthest),
                 Local("dispatch.flags", "sync", case.each(issue)),
             ],

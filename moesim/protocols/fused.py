@@ -1,4 +1,4 @@
-"""What the fused protocols of an accelerator die share: row sizes, core constants, windows, the weighted sum."""
+"""What the fused protocols of an accelerator die share: row sizes, core constants, windows, reads."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from moesim import buffers
+from moesim import buffers, cores
 from moesim.calibration import Calibration
 from moesim.cores import Dealt
 from moesim.errors import InputError, Problem
 from moesim.moe import MoEModel
-from moesim.plan import FlowSet, IntArray
-from moesim.protocols import Case, Params, Protocol, flows
+from moesim.plan import After, FloatArray, FlowSet, IntArray, Local, Phase, Transfer, When
+from moesim.protocols import Case, Params, Protocol, flows, sequence, weighted_sum
+from moesim.topology import Tier
 
 CONSTANTS = {
     "launch": "time",
@@ -30,6 +31,9 @@ CONSTANTS = {
     "core_rate": "bandwidth",
     "copies_in_flight": "ratio",
 }
+FITTABLE = ("dispatch_at_8", "dispatch_per_doubling", "combine_at_8", "combine_per_doubling")
+"""What the stated terms leave open is fitted where the protocol has been measured."""
+
 CROSSINGS = {"dispatch": 3, "combine": 1}
 """Latencies among the stated terms of cann-ep: fence, flags and the last row in dispatch, the last row in combine."""
 
@@ -48,6 +52,7 @@ class FusedParams(Params):
 class Fused(Protocol):
     """What the fused protocols of an accelerator die share: row sizes, cores, prefix sums."""
 
+    Params = FusedParams
     params: FusedParams
 
     def calibrate(self, pod: str) -> Calibration:
@@ -105,3 +110,67 @@ def static_windows(protocol: Fused, case: Case, window: str) -> dict[str, float]
         case.ranks, case.capacity, k, case.local, model.dispatch_width, flags_in_block=window == "fullmesh_v2"
     )
     return sizes | records
+
+
+def writing(case: Case, send: Transfer) -> list[Phase]:
+    """What a die needs at least to write the flows of ``send``, where the routes are those of reads: bytes of a tier
+    at the rate at which it writes to that tier, and the latency.
+    """
+    if "imbalance" in case.off:
+        return []
+    cost, sent = np.zeros(len(Tier)), send.flows
+    for tier, rate in case.device.engine("write").items():
+        cost[tier] = 1.0 / rate
+    seconds = sent.wire * cost[case.routes.tier[sent.src, sent.dst]]
+    taken = np.bincount(sent.src, seconds, case.ranks)
+    last_off = np.where(taken > 0, taken + case.farthest, 0.0)
+    operation = send.name.partition(".")[0]
+    return sequence([Local(f"{operation}.write engine", "send", last_off)], send.after)
+
+
+def pull(
+    case: Case, operation: str, form: str, rows: IntArray, row: float, after: tuple[After, ...]
+) -> list[Phase]:
+    """Reads of ``rows`` (R, R) from source to reader, ``row`` [B] each, and beside them what the reader's cores do.
+
+    The cores are the reader's, so they cannot be those of the flows, which belong to the source: a reader is done when
+    both the bytes are here and its slowest core is.
+    """
+    away = rows * ~np.eye(case.ranks, dtype=bool)
+    src, dst = np.nonzero(away)
+    copies = away[src, dst].astype(np.float64)
+    payload = case.model.payload_bytes(form)
+    read = FlowSet.of(src, dst, copies * payload, wire=copies * row, messages=copies)
+    transfer = Transfer(f"{operation}.send", "send", read, after)
+    if "imbalance" in case.off:
+        return [transfer]
+    busy = Local(f"{operation}.read cores", "send", _reading(case, away, row))
+    return [transfer, *sequence([busy], after)]
+
+
+def _reading(case: Case, rows: IntArray, row: float) -> FloatArray:
+    """(R,) [s] of each reader's slowest core: it keeps a few reads under way, each of which takes a round trip."""
+    c = case.calibration
+    n = int(c["cores"])
+    dealt = cores.slices(rows.T, cores.in_order(case.ranks), n)
+    trip = case.routes.latency[dealt.slot, dealt.rank] / c["copies_in_flight"]
+    each = np.maximum(c["issue"] + row / c["core_rate"], trip)
+    spent = np.bincount(dealt.rank * n + dealt.core, dealt.copies * each, case.ranks * n)
+    slowest: FloatArray = spent.reshape(case.ranks, n).max(axis=1)
+    return slowest
+
+
+def known(records: list[Phase], after: tuple[After, ...]) -> tuple[After, ...]:
+    """A flow starts with its source, but it is the reader that must know the records: all ranks wait for all."""
+    return tuple(After(phase.name, When.ALL) for phase in records[-1:]) or after
+
+
+def pulled(phases: list[Phase], when: When = When.INBOUND) -> tuple[After, ...]:
+    """All bytes of a :func:`pull` are here, or stream in, and the cores that asked for them are done."""
+    return (After(phases[0].name, when), *(After(phase.name) for phase in phases[1:]))
+
+
+def read_sum(case: Case, row: float, after: tuple[After, ...]) -> Local:
+    """The weighted sum of rows that cores read where they lie: of own memory only those of the own rank."""
+    own = case.traffic.entries_to.diagonal().astype(np.float64)
+    return weighted_sum(case, own * row, after)

@@ -3,11 +3,14 @@
 Most cores send equal slices of the copies in a hop-mixed order; a few send counts and compute the output offsets
 beside them; each core copies a token to its place once the offsets are published and the token's own blocks show
 that they have come. No barrier. Data as flag needs 512 B writes to be atomic, in three variants: ``tff`` (flag in each
-block), ``sp`` (sentinel polled and written back), ``dc`` (one checksum behind the batch).
+block), ``sp`` (sentinel polled and written back), ``dc`` (one checksum behind the batch). What it is measured against
+is ``stop-and-wait``, the fallback without atomic writes: a core sends one block of 512 B, waits until it is
+acknowledged, then the next, and flags the copy behind the last.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -15,15 +18,18 @@ import numpy as np
 from moesim import cores
 from moesim.buffers import up
 from moesim.moe import MoEModel, dtype
-from moesim.plan import After, FloatArray, Local, Phase, Transfer, When
+from moesim.plan import After, FloatArray, FlowSet, Local, Phase, Transfer, When
 from moesim.protocols import PROTOCOLS, Case, head, last, sequence, weighted_sum, window_copy
 from moesim.protocols.fused import CONSTANTS, CROSSINGS, Fused, FusedParams, static_windows
 
+BLOCK = 512
+"""Bytes of the largest write that the fabric makes atomic."""
+
 
 class UbepParams(FusedParams):
-    """``sync``: data-as-flag variant. ``hop_mix``: deal experts to cores in the hop-mixed order."""
+    """``sync``: data-as-flag variant, or stop-and-wait. ``hop_mix``: deal experts to cores in the hop-mixed order."""
 
-    sync: Literal["tff", "dc", "sp"] = "sp"
+    sync: Literal["tff", "dc", "sp", "stop-and-wait"] = "sp"
     hop_mix: bool = True
 
 
@@ -45,7 +51,7 @@ class Ubep(Fused):
     params: UbepParams
 
     def needs(self) -> frozenset[str]:
-        return frozenset() if self.params.sync == "dc" else frozenset({"atomic-512B"})
+        return frozenset({"atomic-512B"}) if self.params.sync in ("tff", "sp") else frozenset()
 
     def dispatch(self, case: Case, after: tuple[After, ...]) -> tuple[Phase, ...]:
         c = case.calibration
@@ -59,7 +65,7 @@ class Ubep(Fused):
         dealt = cores.slices(case.traffic.entries, order, sending)
         to = case.assignment.placement.slot_rank[dealt.slot]
         wire = self._wire(case.model, self.params.dispatch, row)
-        sent = self.flows(case, dealt, to, form=self.params.dispatch, wire=wire)
+        sent = self._acknowledged(case, self.flows(case, dealt, to, form=self.params.dispatch, wire=wire))
         send = Transfer("dispatch.send", "send", sent, last(start, after))
         offsets = self._offsets(case, counting, last(start, after))
         checks, arrival = self._visible(case, send, row, case.received)
@@ -78,7 +84,16 @@ class Ubep(Fused):
         if self.params.sync != "tff":
             return row
         values = int(model.dispatch_width * dtype(form).element)
-        return float(-(-(up(values, 32) + 64) // 480) * 512)
+        return float(-(-(up(values, 32) + 64) // 480) * BLOCK)
+
+    def _acknowledged(self, case: Case, sent: FlowSet) -> FlowSet:
+        """With stop-and-wait each block takes its core issue, its bytes and a round trip of its tier."""
+        if self.params.sync != "stop-and-wait" or {"sync", "imbalance"} & case.off:
+            return sent
+        c = case.calibration
+        blocks = np.ceil(sent.wire / sent.messages / BLOCK) * sent.messages
+        trip = c["issue"] + 2.0 * case.routes.latency[sent.src, sent.dst]
+        return replace(sent, messages=blocks, core_s=blocks * trip + sent.wire / c["core_rate"])
 
     def _offsets(self, case: Case, counting: int, after: tuple[After, ...]) -> list[Phase]:
         """Beside the sending: counts go to all ranks, the prefix sum gives the offsets, the offsets are published."""
@@ -123,7 +138,9 @@ class Ubep(Fused):
         order = cores.hop_mixed(case.ranks, n) if self.params.hop_mix else cores.in_order(case.ranks)
         dealt = cores.slices(case.traffic.entries_to.T, order, n)
         wire = self._wire(case.model, self.params.combine, row)
-        sent = self.flows(case, dealt, dealt.slot, form=self.params.combine, wire=wire)
+        sent = self._acknowledged(
+            case, self.flows(case, dealt, dealt.slot, form=self.params.combine, wire=wire)
+        )
         send = Transfer("combine.send", "send", sent, last(start, after))
         checks, arrival = self._visible(case, send, row, case.sent)
         waits = (*last(checks, ()), arrival)

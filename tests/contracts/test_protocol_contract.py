@@ -35,6 +35,7 @@ PADDED = {"kind": "nccl-alltoall", "sizes": "padded", "capacity_factor": 2}
 VARIANTS = {name: name for name in PROTOCOLS.names()} | {
     "ubep tff": {"kind": "ubep", "sync": "tff"},
     "ubep dc": {"kind": "ubep", "sync": "dc"},
+    "ubep stop-and-wait": {"kind": "ubep", "sync": "stop-and-wait"},
     "ubep unmixed": {"kind": "ubep", "hop_mix": False},
     "cann-ep few cores": {"kind": "cann-ep", "cores": 5, "window": "fullmesh_v2"},
     "nccl padded": PADDED,
