@@ -6,14 +6,18 @@ the command that needs them.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from moesim.errors import InputError, InvariantError, MoesimError
+from moesim.progress import Progress
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -120,7 +124,7 @@ def run(
     loaded = _load(scenario, sets, seed, fidelity)
     if out is not None:
         result.ready(out)
-    with _Progress() as advance:
+    with Progress() as advance:
         found = simulate.run(loaded, progress=advance)
     if out is not None:
         click.echo(f"written to {found.save(out)}", err=True)
@@ -281,7 +285,7 @@ def validate(path: str, as_json: bool) -> int:
     from moesim import validate as validating
 
     measured = _measured(path)
-    with _Progress() as advance:
+    with Progress() as advance:
         found = validating.validate(measured, progress=advance).to_json()
     if as_json:
         _print_json(found)
@@ -305,35 +309,6 @@ def _load(name: str, sets: Sequence[str], seed: int | None, fidelity: str | None
     from moesim import scenario
 
     return scenario.load(name, sets=list(sets), seed=seed, fidelity=fidelity)
-
-
-class _Progress:
-    """A bar on stderr while something long runs; nothing at all when stderr is not a terminal."""
-
-    def __enter__(self) -> Callable[[int, int, str], None]:
-        self._bar: Any = None
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-            columns = (
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeRemainingColumn(),
-            )
-            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
-            self._task = self._bar.add_task("starting", total=None)
-            self._bar.start()
-        return self._advance
-
-    def _advance(self, done: int, total: int, what: str) -> None:
-        if self._bar is not None:
-            self._bar.update(self._task, completed=done, total=total, description=what)
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
 
 
 def _width() -> int:
@@ -363,9 +338,15 @@ def _complain(error: MoesimError) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with its code; no traceback unless ``MOESIM_DEBUG`` is set."""
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    if sys.stdout is None:
+        click.echo("moesim: standard output is closed, there is nowhere to put an answer", err=True)
+        sys.exit(InputError.exit_code)
     try:
-        code = cli.main(args=arguments, prog_name="moesim", standalone_mode=False)
-        sys.stdout.flush()
+        with _stopped_gently():
+            code = cli.main(args=arguments, prog_name="moesim", standalone_mode=False)
+            sys.stdout.flush()
     except click.exceptions.Exit as error:
         code = error.exit_code
     except click.ClickException as error:
@@ -382,6 +363,24 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     sys.exit(code if isinstance(code, int) else 0)
 
 
+@contextlib.contextmanager
+def _stopped_gently() -> Iterator[None]:
+    """SIGTERM and SIGHUP end a command as Ctrl-C does, so that half-written files are cleared away."""
+
+    def stop(number: int, _: object) -> None:
+        signal.signal(number, signal.SIG_IGN)  # a second one must not disturb the clearing away
+        raise KeyboardInterrupt
+
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    ours = threading.current_thread() is threading.main_thread()
+    old = {n: signal.signal(n, stop) for n in numbers if ours and signal.getsignal(n) == signal.SIG_DFL}
+    try:
+        yield
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
 def _failed(error: Exception) -> int:
     """Report an error on stderr; the exit code that goes with it."""
     if os.environ.get("MOESIM_DEBUG"):
@@ -394,6 +393,9 @@ def _failed(error: Exception) -> int:
     if isinstance(error, OSError):
         place = f"{error.filename}: " if error.filename else ""
         click.echo(f"moesim: {place}{error.strerror or error}", err=True)
+        return InputError.exit_code
+    if isinstance(error, MemoryError):
+        click.echo("moesim: out of memory: fewer steps, layers, tokens or ranks take less", err=True)
         return InputError.exit_code
     what = " ".join(f"{type(error).__name__}: {error}".split())
     click.echo(f"moesim: a bug of moesim, please report it with the command and its files: {what}", err=True)

@@ -309,7 +309,7 @@ class _Builder:
         while type(event := next(events)).__name__ != "MappingEndEvent":
             if type(event).__name__ != "ScalarEvent" or event.value == "":
                 raise self._fatal("a key must be a word", event, "`key: value`")
-            key = str(event.value)
+            key = self._escaped(event, str(event.value))
             at = (*loc, key)
             mark = self._mark(event)
             if key in data:
@@ -326,8 +326,8 @@ class _Builder:
 
     def _scalar(self, event: Any) -> str | int | float | bool | None:
         text = str(event.value)
-        if not event.implicit[0]:
-            return text  # quoted or a block
+        if not event.implicit[0]:  # quoted or a block
+            return self._escaped(event, text)
         if text in _NULL:
             return None
         if text in _BOOL:
@@ -337,6 +337,15 @@ class _Builder:
         for pattern, convert in _NUMBERS:
             if pattern.fullmatch(text):
                 return self._number(event, text, convert)
+        return text
+
+    def _escaped(self, event: Any, text: str) -> str:
+        """``text``, in which an escape may have brought what no file can hold."""
+        odd = next((c for c in text if c == "\0" or category(c) == "Cs"), None)
+        if odd is not None:
+            message = f"the escape of U+{ord(odd):04X} is not a character of a text"
+            self.problems.append(self._mark(event).problem(message, legal="printable UTF-8 text"))
+            return text.encode("ascii", "backslashreplace").decode()
         return text
 
     def _number(self, event: Any, text: str, convert: _Convert) -> int | float:

@@ -379,10 +379,11 @@ def test_interrupt_exits_130_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_interrupt_signal_of_a_running_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupt_signal_of_a_running_process(tmp_path: Path, number: signal.Signals) -> None:
     running = process("run", SMALL, "--set", "workload.steps=500", "--out", "x", cwd=tmp_path)
     time.sleep(2.5)
-    running.send_signal(signal.SIGINT)
+    running.send_signal(number)
     out, err = running.communicate(timeout=20)
     assert (running.returncode, out) == (130, "")
     assert err.strip() == "moesim: interrupted"

@@ -86,6 +86,8 @@ def test_all_duplicate_keys_and_bad_numbers_are_told_at_once() -> None:
         ("? [a]\n: 1\n", 1, "key must be a word"),
         (": 1\n", 1, "key must be a word"),
         ("a: 1\nb: \x07\n", 2, "U+0007"),
+        ('a: 1\nb: "\\ud800"\n', 2, "U+D800"),
+        ('a: 1\n"\\0": 1\n', 2, "U+0000"),
         ("a: " + "[" * 200, 1, "deep"),
         ("a: " + "9" * 100, 1, "100 characters"),
         (b"a: 1\nb: \xff\n", 2, "UTF-8"),
