@@ -1,4 +1,4 @@
-"""What ``moesim validate`` prints, made from the document that ``--json`` prints."""
+"""What ``moesim validate`` and ``moesim calibrate`` print, made from the documents that ``--json`` prints."""
 
 from __future__ import annotations
 
@@ -24,6 +24,54 @@ def validate_report(document: Document, width: int) -> list[str]:
             ("grouped GEMM, roofline; no communication", _compute(document["compute"], width)),
             ("not modelled", _unmodelled(document["unmodelled"], width)),
         ]
+    )
+
+
+def calibrate_report(document: Document, width: int) -> list[str]:
+    """The constants, how well the rows fix them, and what residuals are left."""
+    title = f"{document['protocol']} on {document['pod']}, fitted to {document['measurements']}"
+    return joined(
+        [
+            (title, [f"  start: {document['start']}"]),
+            ("constants", _constants(document, width)),
+            ("correlation of their errors", _correlation(document)),
+            ("|predicted - measured| / measured", _residuals(document, width)),
+            ("calibrate rows not modelled", _reasons(document["unmodelled"], width)),
+        ]
+    )
+
+
+def _constants(document: Document, width: int) -> list[str]:
+    rows = [["", "fitted", "+-", "change"]]
+    for one in document["constants"]:
+        change = _bias(one["value"] / one["before"] - 1)
+        rows.append([one["name"], one["written"], _error(one["standard_error"]), change])
+    left = [f"  {name}: no row depends on it, it stays as it was" for name in document["untouched"]]
+    return [*table(rows, width, "lrrr"), *left]
+
+
+def _correlation(document: Document) -> list[str]:
+    names = [one["name"] for one in document["constants"]]
+    rows = [["", *(str(number) for number in range(1, len(names) + 1))]]
+    for number, (name, line) in enumerate(zip(names, document["correlation"], strict=True)):
+        cells = [f"{value:+.2f}" for value in line[: number + 1]]
+        rows.append([f"{number + 1} {name}", *cells, *[""] * (len(names) - number - 1)])
+    return table(rows, 200, "l" + "r" * len(names))
+
+
+def _residuals(document: Document, width: int) -> list[str]:
+    rows = [["op", "ep", "SMs", "rows", "median", "p90", "bias"]]
+    for one in document["residuals"]:
+        sms = "-" if one["sms"] is None else str(one["sms"])
+        rows.append([one["op"], str(one["ep"]), sms, *_statistics(one)])
+    rows.append(["all", "", "", *_statistics(document["overall"])])
+    return table(rows, width, "lrrrrrr")
+
+
+def _reasons(rows: Sequence[Document], width: int) -> list[str]:
+    counts = Counter(row["reason"] for row in rows)
+    return (
+        table([["rows", "why"], *([str(n), why] for why, n in counts.items())], width, "rl") if counts else []
     )
 
 

@@ -124,7 +124,9 @@ class Predictor:
     def _loaded(self, name: str, times: int) -> Topology:
         key = (name, times)
         if key not in self._pods:
-            hosts = {} if times == 1 else {"hosts": times * int(str(self._loaded(name, 1).parameters["hosts"]))}
+            hosts = (
+                {} if times == 1 else {"hosts": times * int(str(self._loaded(name, 1).parameters["hosts"]))}
+            )
             self._pods[key] = fabrics.load(name, hosts)
         return self._pods[key]
 
@@ -135,10 +137,10 @@ class Predictor:
         return self._routes[key]
 
     def _protocol(self, row: Measurement) -> tuple[Protocol, Calibration]:
-        spec = {"kind": row.protocol} if row.protocol in PROTOCOLS.names() else _MODES.get(row.protocol)
-        if spec is None:
+        mode = _mode(row.protocol)
+        if mode["kind"] not in PROTOCOLS.names():
             raise InputError(f"unknown protocol {row.protocol!r}")
-        spec = {**spec, **_parameters(row, spec["kind"])}
+        spec = {**mode, **_parameters(row, mode["kind"])}
         key = (row.pod, repr(spec))
         if key not in self._protocols:
             protocol = protocols.build(spec)
@@ -173,6 +175,16 @@ class Predictor:
         form = _formats(row.dispatch_dtype or model.expert_dtype)[0]
         of_rank = np.zeros(local, dtype=np.int64)
         return float(compute.grouped_gemm(model, pod.device, form, rows, of_rank, 1)[0])
+
+
+def kind(name: str) -> str:
+    """The protocol that measurements call ``name``."""
+    found: str = _mode(name)["kind"]
+    return found
+
+
+def _mode(name: str) -> dict[str, Any]:
+    return {"kind": name} if name in PROTOCOLS.names() else _MODES.get(name, {"kind": name})
 
 
 def _model(row: Measurement, hosts: int) -> MoEModel:

@@ -1,0 +1,270 @@
+"""Fit the constants of a protocol on a pod to measurements, and write its calibration file.
+
+Least squares of log(predicted / measured) over the rows of split ``calibrate``, in the logarithms of the constants:
+each stays positive, and relative errors count alike at all sizes. Rows of split ``validate`` are not looked at.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from moesim import outfile, predict, resources, units
+from moesim.calibration import Calibration
+from moesim.errors import InputError, Problem
+from moesim.measurements import Measurement, Measurements
+from moesim.plan import FloatArray
+from moesim.predict import Asked, Predictor
+from moesim.protocols import PROTOCOLS
+from moesim.registry import nearest
+from moesim.validate import Compared, statistics
+
+RANGE = 1000.0
+"""A constant is looked for within this factor of where it starts, either way."""
+
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """What :func:`calibrate` found.
+
+    ``start``: the calibration begun with. ``values``: fitted constants [SI], rounded as in the file; ``error``: one
+    standard error of each, relative; ``correlation`` (n, n) between those. ``untouched``: constants that no row
+    depends on: they stay as they were. ``rows``: the fitted rows, predicted with the fitted constants.
+    ``unmodelled``: (row, reason) of calibrate rows left out.
+    """
+
+    pod: str
+    start: Calibration
+    values: Mapping[str, float]
+    error: Mapping[str, float]
+    correlation: FloatArray
+    untouched: tuple[str, ...]
+    rows: tuple[Compared, ...]
+    unmodelled: tuple[tuple[Measurement, str], ...]
+    measurements: str
+
+    def to_json(self) -> dict[str, Any]:
+        """One plain document with stable keys; constants in SI units, residuals as fractions."""
+        return {
+            "schema": 1,
+            "measurements": self.measurements,
+            "pod": self.pod,
+            "protocol": self.start.kind,
+            "start": self.start.path,
+            "constants": [
+                {
+                    "name": name,
+                    "value": value,
+                    "written": written(self.start.kind, name, value),
+                    "before": self.start[name],
+                    "standard_error": self.error[name],
+                }
+                for name, value in self.values.items()
+            ],
+            "correlation": self.correlation.tolist(),
+            "untouched": list(self.untouched),
+            "overall": statistics(self.rows),
+            "residuals": list(self._residuals()),
+            "unmodelled": [{"id": row.id, "reason": reason} for row, reason in self.unmodelled],
+        }
+
+    def _residuals(self) -> Iterator[dict[str, Any]]:
+        """Statistics by operation, EP size and number of SMs."""
+        groups: dict[tuple[str, int, int], list[Compared]] = {}
+        for one in self.rows:
+            groups.setdefault((one.row.op, one.row.ep, one.row.sms or 0), []).append(one)
+        for key in sorted(groups):
+            yield {"op": key[0], "ep": key[1], "sms": key[2] or None, **statistics(groups[key])}
+
+
+def calibrate(measured: Measurements, pod: str, kind: str, progress: Progress | None = None) -> Fitted:
+    """Fit constants of protocol ``kind`` on ``pod`` to the calibrate rows of ``measured``.
+
+    Fitted are the constants that the pod's own file lists under ``fit``; without it, the protocol's ``fittable`` ones,
+    of an heir those that it states itself. ``progress(done, all, what)`` is called at each evaluation. Raises
+    :class:`InputError` for an unknown pod or protocol, and where there are too few rows.
+    """
+    pods = resources.names("topology")
+    if pod not in pods:
+        raise InputError(Problem(f"unknown pod {pod!r}", legal=nearest(pod, pods)))
+    protocol = PROTOCOLS.get(kind)
+    start = protocol(protocol.Params()).calibrate(pod)
+    names = _chosen(start, pod, protocol.fittable)
+    asked, unmodelled = _rows(measured, pod, kind)
+    _enough(measured.path, len(asked), unmodelled, names, f"{kind} on {pod}")
+    for name in names:
+        if start[name] <= 0:
+            message = f"{start.path}: {name} is 0, a fit needs a positive value to start from"
+            raise InputError(Problem(message))
+    found, jacobian, rest = _solve(asked, names, start, progress)
+    moved = np.abs(jacobian).max(axis=0) > 1e-6
+    kept = [name for name, does in zip(names, moved, strict=True) if does]
+    error, correlation = _uncertainty(jacobian[:, moved], rest)
+    values = {
+        name: _rounded(kind, name, value) for name, value in zip(names, found, strict=True) if name in kept
+    }
+    return Fitted(
+        pod=pod,
+        start=start,
+        values=values,
+        error=dict(zip(kept, error.tolist(), strict=True)),
+        correlation=correlation,
+        untouched=tuple(name for name in names if name not in kept),
+        rows=tuple(Compared(one.row, _seconds(one, values)) for one in asked),
+        unmodelled=unmodelled,
+        measurements=measured.path,
+    )
+
+
+def _chosen(start: Calibration, pod: str, fittable: tuple[str, ...]) -> tuple[str, ...]:
+    """Names of the constants to fit."""
+    if start.pod == pod and start.fit is not None:
+        return start.fit.constants
+    if start.inherited and start.pod == pod:
+        own = {item.where for item in start.cited}
+        return tuple(name for name in fittable if f"{start.kind}.{name} ({pod})" in own)
+    return fittable
+
+
+def _rows(
+    measured: Measurements, pod: str, kind: str
+) -> tuple[list[Asked], tuple[tuple[Measurement, str], ...]]:
+    """Calibrate rows of the protocol on the pod, and those that it cannot model."""
+    predictor = Predictor()
+    asked: list[Asked] = []
+    unmodelled: list[tuple[Measurement, str]] = []
+    for row in measured.rows:
+        if (row.split, row.pod, predict.kind(row.protocol)) != ("calibrate", pod, kind):
+            continue
+        try:
+            one = predictor.asked(row)
+            one.seconds()
+        except InputError as error:
+            unmodelled.append((row, "; ".join(problem.message for problem in error.problems)))
+        else:
+            asked.append(one)
+    return asked, tuple(unmodelled)
+
+
+def _enough(
+    path: str, rows: int, unmodelled: Sequence[tuple[Measurement, str]], names: Sequence[str], what: str
+) -> None:
+    if not names:
+        raise InputError(f"{what}: no constant of it is fitted to measurements")
+    if rows >= max(len(names), 1):
+        return
+    message = f"{rows} rows of split calibrate for {what}, {len(names)} constants to fit: {', '.join(names)}"
+    if unmodelled:
+        message += f"; {len(unmodelled)} rows cannot be modelled, the first because {unmodelled[0][1]}"
+    raise InputError(Problem(message, path=path, legal=f"at least {len(names)} rows"))
+
+
+def _seconds(one: Asked, values: Mapping[str, float]) -> float:
+    costs = one.case.calibration
+    return one.seconds(replace(costs, values={**costs.values, **values}))
+
+
+def _solve(
+    asked: Sequence[Asked], names: Sequence[str], start: Calibration, progress: Progress | None
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """(n,) values, (rows, n) derivatives of log time by log value, (rows,) log residuals of the best fit."""
+    from scipy.optimize import least_squares
+
+    measured = np.log([one.row.latency for one in asked])
+    calls = 0
+
+    def residuals(logs: FloatArray) -> FloatArray:
+        nonlocal calls
+        calls += 1
+        if progress is not None:
+            progress(calls, 0, f"fit of {start.kind}")
+        values = dict(zip(names, np.exp(logs).tolist(), strict=True))
+        return np.log([_seconds(one, values) for one in asked]) - measured
+
+    begin = np.log([start[name] for name in names])
+    width = math.log(RANGE)
+    found = least_squares(residuals, begin, bounds=(begin - width, begin + width), xtol=1e-5, ftol=1e-7)
+    return np.exp(found.x), np.asarray(found.jac), found.fun
+
+
+def _uncertainty(jacobian: FloatArray, rest: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """(n,) relative standard errors and (n, n) correlations, from the curvature at the best fit."""
+    freedom = max(1, len(rest) - jacobian.shape[1])
+    covariance = np.linalg.pinv(jacobian.T @ jacobian) * float(rest @ rest) / freedom
+    error = np.sqrt(np.diag(covariance))
+    scale = np.where(error > 0, error, 1.0)
+    return error, covariance / np.outer(scale, scale)
+
+
+def written(kind: str, name: str, value: float) -> str:
+    """A constant as it stands in a file: four digits and its unit."""
+    dimension = PROTOCOLS.get(kind).constants[name]
+    return f"{value:.4g}" if dimension == "ratio" else units.format(value, dimension).replace(" ", "")
+
+
+def _rounded(kind: str, name: str, value: float) -> float:
+    return units.parse(written(kind, name, value), PROTOCOLS.get(kind).constants[name])
+
+
+def save(fitted: Fitted, output: str | Path) -> None:
+    """Write the calibration file, whole or not at all: that of the start with the fitted constants in their places."""
+    from ruamel.yaml import YAML
+
+    yaml = YAML()
+    yaml.width = 200
+    yaml.preserve_quotes = True
+    own = fitted.start.pod == fitted.pod
+    document = yaml.load(Path(fitted.start.path).read_text(encoding="utf-8"))
+    sources = {item.where.partition(" ")[0].rpartition(".")[2]: item.source for item in fitted.start.cited}
+    for name, value in fitted.values.items():
+        source = sources[name] if own else "measurements"
+        cell = {"value": written(fitted.start.kind, name, value), "source": source, "grade": "derived"}
+        old = document["constants"].get(name)
+        if isinstance(old, dict):
+            old.update(cell)
+        else:
+            document["constants"][name] = _in_line(cell)
+    document["fit"] = _in_line(
+        {
+            "rows": _described(fitted.rows),
+            "constants": list(fitted.values),
+            "median": _share(fitted, "median_abs_error"),
+            "p90": _share(fitted, "p90_abs_error"),
+        }
+    )
+    if not own:
+        document.setdefault("sources", {})["measurements"] = _in_line(
+            {"title": "Measurements given to moesim calibrate", "reference": Path(fitted.measurements).name}
+        )
+        title = f"{fitted.start.kind} on {fitted.pod}, fitted by moesim calibrate to {Path(fitted.measurements).name};"
+        document.yaml_set_start_comment(
+            f"{title}\nwhat was not fitted is that of {fitted.start.pod}/{fitted.start.kind}."
+        )
+    with outfile.replaced(output) as stream:
+        yaml.dump(document, stream)
+
+
+def _share(fitted: Fitted, key: str) -> str:
+    return units.format(float(statistics(fitted.rows)[key] or 0.0), "ratio")
+
+
+def _in_line(cell: Mapping[str, object]) -> Any:
+    """A mapping that YAML writes in one line."""
+    from ruamel.yaml.comments import CommentedMap
+
+    found = CommentedMap(cell)
+    found.fa.set_flow_style()
+    return found
+
+
+def _described(rows: Sequence[Compared]) -> str:
+    """``264 rows: combine EP8, dispatch EP8``."""
+    kinds = sorted({(one.row.op, one.row.ep) for one in rows})
+    return f"{len(rows)} rows: " + ", ".join(f"{op} EP{ep}" for op, ep in kinds)
