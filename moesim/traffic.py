@@ -89,19 +89,21 @@ def count(assignment: Assignment, ranks: int, host: IntArray, domain: IntArray) 
         )
     slots = len(placement.slot_rank)
     source = np.arange(ranks).repeat(tokens)
-    # One column a token from here on: numpy compares and gathers long rows fastest.
-    by_choice = np.ascontiguousarray(slot.T)
-    rank_of = placement.slot_rank[by_choice]
-    entries = np.bincount((source * slots + by_choice).ravel(), minlength=ranks * slots).reshape(ranks, slots)
+    # One column a token from here on, in few bytes: numpy compares and gathers long rows fastest, and large new
+    # arrays cost more than what is done with them, so that one holds the pairs of all four counts.
+    by_choice = np.ascontiguousarray(slot.T, dtype=np.int32)
+    rank_of = placement.slot_rank.astype(np.min_scalar_type(ranks)).take(by_choice)
+    pair = source * slots + by_choice
+    entries = np.bincount(pair.ravel(), minlength=ranks * slots).reshape(ranks, slots)
     pairs = (np.arange(ranks)[:, None] * ranks + placement.slot_rank).ravel()
     to_rank = _sums(pairs, entries, ranks * ranks).reshape(ranks, ranks)
     filled = placement.slot_expert >= 0
     return Traffic(
         entries=entries,
         entries_to=to_rank,
-        rows=_distinct(source, rank_of, ranks, ranks),
-        rows_host=_distinct(source, host[rank_of], ranks, int(host.max()) + 1),
-        rows_domain=_distinct(source, domain[rank_of], ranks, int(domain.max()) + 1),
+        rows=_distinct(source, rank_of, ranks, np.arange(ranks), pair),
+        rows_host=_distinct(source, rank_of, ranks, host, pair),
+        rows_domain=_distinct(source, rank_of, ranks, domain, pair),
         tokens=np.full(ranks, tokens, dtype=np.int64),
         load=to_rank.sum(axis=0),
         expert_counts=_sums(placement.slot_expert[filled], entries.sum(axis=0)[filled], placement.experts),
@@ -213,8 +215,18 @@ def _sums(bins: IntArray, values: IntArray, size: int) -> IntArray:
     return np.bincount(bins, values.ravel().astype(np.float64), size).astype(np.int64)
 
 
-def _distinct(source: IntArray, places: IntArray, ranks: int, columns: int) -> IntArray:
-    """Distinct tokens (R, columns) from source rank to place; ``source`` (N,), ``places`` (K, N)."""
-    first = first_visits(places.astype(np.min_scalar_type(columns)))
-    pair = (source * columns + places)[first]
-    return np.bincount(pair, minlength=ranks * columns).reshape(ranks, columns)
+def _distinct(source: IntArray, rank_of: IntArray, ranks: int, group: IntArray, pair: IntArray) -> IntArray:
+    """Distinct tokens (R, G) from source rank to group of ranks, 0 to G - 1.
+
+    ``source`` (N,) rank of each token; ``rank_of`` (K, N) those it goes to; ``group`` (R,); ``pair`` (K, N): scratch.
+    """
+    groups = int(group.max()) + 1
+    if groups == 1:
+        return np.bincount(source, minlength=ranks)[:, None]
+    places = group.astype(np.min_scalar_type(groups)).take(rank_of)
+    # Who comes to a place once more is counted in bins of its own: cheaper than leaving it out.
+    np.multiply(~first_visits(places), ranks * groups, out=pair)
+    pair += source * groups
+    pair += places
+    bins = np.bincount(pair.ravel(), minlength=2 * ranks * groups)
+    return bins[: ranks * groups].reshape(ranks, groups)
