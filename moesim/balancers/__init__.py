@@ -103,7 +103,7 @@ def static_assignment(placement: Placement, slot: NDArray[np.integer]) -> Assign
     """An assignment that moves no weights and pads nothing; ``slot`` (T*R, K)."""
     return Assignment(
         placement=placement,
-        slot=slot.astype(np.int64),
+        slot=slot.astype(np.int64, copy=False),
         moves=np.empty((0, 2), dtype=np.int64),
         gemm_rows=np.bincount(slot.ravel(), minlength=len(placement.slot_rank)),
     )
