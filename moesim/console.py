@@ -24,6 +24,7 @@ _ORDER = (
     "launch",
     "planning",
     "metadata",
+    "quantise",
     "send",
     "wire",
     "wait",

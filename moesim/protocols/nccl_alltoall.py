@@ -1,5 +1,10 @@
 """Plain all-to-all through a collective library: nothing fused, sizes known to the host.
 
+A call cuts each peer's bytes over all channels, and so those that a rank sends to itself. Small calls carry a flag in
+every word and need no handshake (protocol LL), on one channel a peer; large ones pass through a queue in the
+receiver's memory, chunk by chunk, of which the last must be copied out when all has arrived (protocol Simple).
+Source: NCCL, enqueue and tuning; the bend of its size sweeps.
+
 Exact: an all-to-all of counts, a host round trip because the sizes of the next one depend on them, then the rows, one
 copy an entry. Padded: every pair carries the same number of rows, used or not, and nothing has to be exchanged first.
 """
@@ -7,24 +12,27 @@ copy an entry. Padded: every pair carries the same number of rows, used or not, 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from moesim.plan import After, IntArray, Local, Phase, Transfer, When
+from moesim.plan import After, FloatArray, IntArray, Local, Phase
 from moesim.protocols import (
     PROTOCOLS,
     Case,
     Params,
     Protocol,
     last,
-    send_evenly,
+    pool,
     sequence,
     weighted_sum,
     window_copy,
 )
+from moesim.traffic import off_own
+
+BoolArray = NDArray[np.bool_]
 
 COUNT = 8
 """Bytes of a count in the metadata exchange (int64)."""
@@ -57,7 +65,13 @@ class NcclAllToAll(Protocol):
         "host_round_trip": "time",
         "cores": "ratio",
         "core_rate": "bandwidth",
+        "port_rate": "bandwidth",
+        "handshake": "time",
+        "chunk": "bytes",
+        "flagged_most": "bytes",
+        "flagged_rate": "bandwidth",
     }
+    fittable = ("launch", "peer", "handshake", "core_rate", "port_rate", "flagged_rate")
     bandwidth_name = "bus bandwidth: send buffer x (n-1)/n over time (nccl-tests)"
     Params = NcclParams
     params: NcclParams
@@ -78,9 +92,11 @@ class NcclAllToAll(Protocol):
             return case.traffic.entries_to
         return np.full((case.ranks, case.ranks), self._padded(case))
 
-    def logical_bytes(self, case: Case) -> float:
+    def logical_bytes(self, case: Case, operation: str = "dispatch") -> float:
         """Send buffer x (R - 1) / R, as nccl-tests counts an all-to-all."""
-        buffer = float(self._carried(case).sum(axis=1).max()) * self.dispatch_row(case.model)
+        row = self.combine_row(case.model) if operation == "combine" else self.dispatch_row(case.model)
+        axis = 0 if operation == "combine" else 1
+        buffer = float(self._carried(case).sum(axis=axis).max()) * row
         return buffer * (case.ranks - 1) / case.ranks
 
     def _padded(self, case: Case) -> int:
@@ -101,6 +117,13 @@ class NcclAllToAll(Protocol):
         rows: IntArray = np.ceil(share.sum(axis=0) - 1e-9).astype(np.int64)
         return rows
 
+    def operation(self, name: str, case: Case) -> tuple[Phase, ...] | None:
+        """``alltoall`` is the bare collective."""
+        if name == "alltoall":
+            row = self.dispatch_row(case.model)
+            return tuple(self._exchange(case, name, self._carried(case), row, ()))
+        return super().operation(name, case)
+
     def dispatch(self, case: Case, after: tuple[After, ...]) -> tuple[Phase, ...]:
         row = self.dispatch_row(case.model)
         entries = case.sent * row * case.copies
@@ -108,51 +131,79 @@ class NcclAllToAll(Protocol):
         before: list[Phase] = sequence([pack], after)
         if self.params.sizes == "exact":
             before += self._metadata(case, last(before, after))
-        send = self._exchange(case, "dispatch", self._carried(case), row, last(before, after))
-        send[-1] = self._without_padding(case, send[-1], self.formats[0], self.rows(case))
-        return (*before, *send, window_copy(case, "dispatch.sort", row, _done(send)))
+        payload = self._payload(case, self.rows(case), self.formats[0])
+        call = self._exchange(case, "dispatch", self._carried(case), row, last(before, after), payload)
+        return (*before, *call, window_copy(case, "dispatch.sort", row, last(call, ())))
 
     def combine(self, case: Case, after: tuple[After, ...]) -> tuple[Phase, ...]:
         row = self.combine_row(case.model)
-        send = self._exchange(case, "combine", self._carried(case).T, row, after)
-        send[-1] = self._without_padding(case, send[-1], self.formats[1], self.rows(case).T)
-        return (*send, weighted_sum(case, case.sent * row, _done(send)))
+        payload = self._payload(case, self.rows(case).T, self.formats[1])
+        call = self._exchange(case, "combine", self._carried(case).T, row, after, payload)
+        return (*call, weighted_sum(case, case.sent * row, last(call, ())))
+
+    def _payload(self, case: Case, asked: IntArray, form: str) -> float | FloatArray:
+        """[B] of payload in a row on the wire, or (R, R) of each pair: padding is no payload."""
+        size = case.model.payload_bytes(form)
+        return size if self.params.sizes == "exact" else asked / max(self._padded(case), 1) * size
 
     def _metadata(self, case: Case, after: tuple[After, ...]) -> list[Phase]:
         """Counts to every peer, then the host reads what came."""
         if "sync" in case.off:
             return []
         others = (~np.eye(case.ranks, dtype=bool)).astype(np.int64)
-        counts = self._exchange(case, "dispatch.counts", others, float(COUNT * case.local), after, "metadata")
+        size = float(COUNT * case.local)
+        counts = self._exchange(case, "dispatch.counts", others, size, after, label="metadata")
         trip = case.each(case.calibration["host_round_trip"])
-        return [*counts, Local("dispatch.host round trip", "metadata", trip, _done(counts))]
+        return [*counts, Local("dispatch.host round trip", "metadata", trip, last(counts, ()))]
 
     def _exchange(
-        self, case: Case, name: str, rows: IntArray, row: float, after: tuple[After, ...], label: str = "send"
+        self,
+        case: Case,
+        name: str,
+        rows: IntArray,
+        row: float,
+        after: tuple[After, ...],
+        payload: float | FloatArray | None = None,
+        label: str = "send",
     ) -> list[Phase]:
-        """One collective call: launch, set-up of each peer, then all rows, a peer's rows spread over the channels."""
+        """One call for ``rows`` (R, R), ``row`` [B] each; its last phase ends when the call returns on a rank."""
         c = case.calibration
-        start: list[Phase] = []
-        if "serialisation" not in case.off:
-            start = sequence(
-                [
-                    Local(f"{name}.launch", "launch", case.each(c["launch"])),
-                    Local(f"{name}.peers", "launch", case.each(c["peer"] * (case.ranks - 1))),
-                ],
-                after,
-            )
-        send = send_evenly(case, name, rows, row, row, last(start, after))
-        return [*start, replace(send, label=label)]
+        sent, received = rows.sum(axis=1) * row, rows.sum(axis=0) * row
+        small = sent <= c["cores"] * c["flagged_most"]
+        phases = self._opening(case, name, sent, small, after)
+        # Own rows pass the channels too, but not the port.
+        away = np.maximum(off_own(rows).sum(axis=1) * row, 1.0)
+        per_byte = np.maximum(sent / away / (c["cores"] * c["core_rate"]), 1 / c["port_rate"])
+        call = pool.send(
+            case,
+            f"{name}.send",
+            rows,
+            last(phases, after),
+            payload=row if payload is None else payload,
+            wire=row,
+            seconds=row * per_byte[:, None],
+            label=label,
+        )
+        chunk = np.minimum(received, c["cores"] * c["chunk"]) * ~small * case.copies
+        closing = Local(f"{name}.copy out", "reorder", case.copy_s(chunk, chunk), pool.done(call))
+        return [*phases, call, closing]
 
-    def _without_padding(self, case: Case, send: Phase, form: str, asked: IntArray) -> Phase:
-        """The same transfer with the payload of the ``asked`` (R, R) rows only: padding is wire, not payload."""
-        assert isinstance(send, Transfer)
-        flows = send.flows
-        pairs = np.zeros((case.ranks, case.ranks))
-        np.add.at(pairs, (flows.src, flows.dst), flows.messages)
-        share = (asked / np.maximum(pairs, 1.0))[flows.src, flows.dst]
-        payload = flows.messages * share * case.model.payload_bytes(form)
-        return replace(send, flows=replace(flows, payload=payload))
+    def _opening(
+        self, case: Case, name: str, sent: FloatArray, small: BoolArray, after: tuple[After, ...]
+    ) -> list[Phase]:
+        """Launch, set-up of each peer; small calls take one channel a peer, large ones a handshake."""
+        c = case.calibration
+        phases = []
+        if "serialisation" not in case.off:
+            one_channel = sent / case.ranks / c["flagged_rate"] * small
+            phases += [
+                Local(f"{name}.launch", "launch", case.each(c["launch"])),
+                Local(f"{name}.peers", "launch", case.each(c["peer"] * (case.ranks - 1))),
+                Local(f"{name}.flagged", "send", one_channel),
+            ]
+        if "sync" not in case.off:
+            phases.append(Local(f"{name}.handshake", "sync", np.where(small, 0.0, case.each(c["handshake"]))))
+        return sequence(phases, after)
 
     def buffers(self, case: Case) -> dict[str, float]:
         """Send and receive buffer of the larger of the two calls, as many rows as really come or as are padded."""
@@ -163,8 +214,3 @@ class NcclAllToAll(Protocol):
             "receive": float(rows.sum(axis=0).max()) * row,
             "metadata": 2.0 * COUNT * case.slots,
         }
-
-
-def _done(call: list[Phase]) -> tuple[After, ...]:
-    """A call returns when its own rows are out and those of the others are in."""
-    return (After(call[-1].name), After(call[-1].name, When.INBOUND))

@@ -21,6 +21,7 @@ LABELS = {
     "launch",
     "planning",
     "metadata",
+    "quantise",
     "send",
     "wire",
     "wait",
@@ -39,6 +40,7 @@ VARIANTS = {name: name for name in PROTOCOLS.names()} | {
     "ubep unmixed": {"kind": "ubep", "hop_mix": False},
     "cann-ep few cores": {"kind": "cann-ep", "cores": 5, "window": "fullmesh_v2"},
     "nccl padded": PADDED,
+    "trtllm-twosided fp4": {"kind": "trtllm-twosided", "combine": "nvfp4"},
 }
 SHAPES = {
     "skewed": {},
