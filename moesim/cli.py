@@ -296,6 +296,34 @@ def validate(path: str, as_json: bool) -> int:
     return 0
 
 
+@cli.command(short_help="Fit a calibration file to measurements.")
+@click.argument("path", metavar="FILE.csv")
+@click.option("--pod", required=True, help="Pod of the measurements.")
+@click.option("--protocol", required=True, help="Protocol whose constants are fitted.")
+@click.option("-o", "--output", metavar="OUT.yaml", help="Write the calibration file.")
+@_json_option
+def calibrate(path: str, pod: str, protocol: str, output: str | None, as_json: bool) -> int:
+    """Fit the constants of a protocol on a pod to the rows of split `calibrate`; print residuals and correlations."""
+    from moesim import calibrate as calibrating
+    from moesim import outfile
+
+    if output is not None:
+        outfile.ready(output, [path])
+    measured = _measured(path)
+    with Progress() as advance:
+        found = calibrating.calibrate(measured, pod, protocol, progress=advance)
+    if output is not None:
+        calibrating.save(found, output)
+        click.echo(f"written to {output}", err=True)
+    if as_json:
+        _print_json(found.to_json())
+    else:
+        from moesim.console_validate import calibrate_report
+
+        _print(calibrate_report(found.to_json(), _width()))
+    return 0
+
+
 def _measured(path: str) -> Measurements:
     from moesim import measurements
 
