@@ -6,7 +6,6 @@ each stays positive, and relative errors count alike at all sizes. Rows of split
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,9 +22,6 @@ from moesim.predict import Asked, Predictor
 from moesim.protocols import PROTOCOLS
 from moesim.registry import nearest
 from moesim.validate import Compared, statistics
-
-RANGE = 1000.0
-"""A constant is looked for within this factor of where it starts, either way."""
 
 Progress = Callable[[int, int, str], None]
 
@@ -189,8 +185,8 @@ def _solve(
         return np.log([_seconds(one, values) for one in asked]) - measured
 
     begin = np.log([start[name] for name in names])
-    width = math.log(RANGE)
-    found = least_squares(residuals, begin, bounds=(begin - width, begin + width), xtol=1e-5, ftol=1e-7)
+    # Levenberg-Marquardt leaves alone what no row depends on.
+    found = least_squares(residuals, begin, method="lm", xtol=1e-5, ftol=1e-7)
     return np.exp(found.x), np.asarray(found.jac), found.fun
 
 
