@@ -269,7 +269,8 @@ def flows(flows: str, topology: str | None, tolerance: str, output: str | None, 
     else:
         click.echo(
             f"makespan {units.format(found.makespan, 'time')} ({found.makespan:.9g} s)  "
-            f"flows {len(found.finish)}  solves {found.solves}  tolerance {units.format(merge, 'ratio')}"
+            f"flows {len(found.finish)}  solves {found.solves}  tolerance {units.format(merge, 'ratio')}  "
+            f"estimated error of a finish {units.format(found.error_estimate, 'time')}"
         )
     return 0
 

@@ -91,7 +91,12 @@ def _header(document: Document, width: int) -> Iterator[str]:
     work, ranks = scenario["workload"], scenario["ranks"]
     solves = sum(item["solves"] for item in document["strategies"])
     if document["fidelity"] == "fluid":
-        how = f"fluid, tolerance {units.format(document['tolerance'], 'ratio')}, {solves} solves; {_POLITE}"
+        error = max(item["error_estimate_s"] for item in document["strategies"])
+        merged = (
+            f"estimated error of a finish {units.format(error, 'time')}" if error else "every finish is exact"
+        )
+        tolerance = units.format(document["tolerance"], "ratio")
+        how = f"fluid, tolerance {tolerance}, {solves} solves, {merged}; {_POLITE}"
     else:
         how = f"bound: {_BOUND}"
     yield from facts(

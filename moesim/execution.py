@@ -10,7 +10,7 @@ import simpy
 
 from moesim import bounds
 from moesim.contention import Demand, Resources, demand
-from moesim.network import Network, Told
+from moesim.network import Batch, Network, Told
 from moesim.plan import After, FloatArray, FlowSet, IntArray, Local, Plan, Transfer, When
 from moesim.timing import Span, Timing, streamed
 
@@ -116,6 +116,7 @@ class _Execution:
         self.plan, self.resources = plan, resources
         self.env = simpy.Environment()
         self.network = Network(self.env, resources.capacity, tolerance)
+        self.background: tuple[Demand, Batch] | None = None
         self.phases = {phase.name: _Phase(self.env, plan.ranks) for phase in plan.phases}
         self.flows = {
             phase.name: _Flows(phase, resources, self.network, partial(self._arrived, phase.name))
@@ -134,11 +135,13 @@ class _Execution:
             waiting = self.phases[phase.name].everybody.wait(0)
             if waiting is not None:
                 self.env.run(until=waiting)
+        others = None if self.background is None else self._carried(*self.background)
         self._settle()
         spans = {phase.name: self._span(phase) for phase in self.plan.phases}
         parts = [flows.demand for flows in self.flows.values()]
         load = sum((part.load(len(self.resources.capacity)) for part in parts), np.zeros(1))
-        return Timing(self.plan, spans, load, self.network.solves)
+        fluid = self.network.fluid
+        return Timing(self.plan, spans, load, others, fluid.solves, fluid.error_estimate)
 
     def _settle(self) -> None:
         """Run on until every flow of the plan has arrived, also those that no phase waits for."""
@@ -226,3 +229,9 @@ class _Execution:
             part.indptr, part.index, part.weight, part.size, part.latency, nobody, lambda _: None
         )
         batch.start(np.arange(len(flows)), start)
+        self.background = part, batch
+
+    def _carried(self, part: Demand, batch: Batch) -> FloatArray:
+        """(N,) units that flows have taken of each resource by now."""
+        moved = part.weight * batch.moved()[part.flow]
+        return np.bincount(part.index, moved, len(self.resources.capacity)).astype(np.float64, copy=False)

@@ -23,9 +23,10 @@ Told = Callable[[int], None]
 class Batch:
     """The flows of one transfer, numbered from 0; none moves before `start`."""
 
-    def __init__(self, network: Network, flows: slice) -> None:
+    def __init__(self, network: Network, first: int, size: FloatArray) -> None:
         self._network = network
-        self._flows = flows
+        self._flows = slice(first, first + len(size))
+        self._size = size
 
     @property
     def finish(self) -> FloatArray:
@@ -36,6 +37,10 @@ class Batch:
     def release(self) -> FloatArray:
         """When each flow starts (F,) [s]; infinite as long as nobody has started it."""
         return self._network.fluid.release[self._flows]
+
+    def moved(self) -> FloatArray:
+        """What each flow (F,) has moved by now [B]."""
+        return self._size - self._network.left()[self._flows]
 
     def start(self, chosen: IntArray, release: FloatArray) -> None:
         """Let the flows ``chosen`` (K,) begin at ``release`` (K,) [s] >= now; each once."""
@@ -104,7 +109,7 @@ class Network:
         self._latest = np.append(self._latest, np.zeros(count))
         self._tell += [(told, group) for group in range(count)]
         self._plan_soon()
-        return Batch(self, slice(first, first + len(size)))
+        return Batch(self, first, size)
 
     def start(self, flows: IntArray, release: FloatArray) -> None:
         """Let ``flows`` (K,), numbers of the engine, begin at ``release`` (K,) [s]."""
@@ -117,6 +122,12 @@ class Network:
         self.fluid.release[flows] = release
         self.fluid.end = self.fluid.now
         self._plan_soon()
+
+    def left(self) -> FloatArray:
+        """What each flow of the engine has still to move now [B]."""
+        self._advance()
+        self._plan_soon()
+        return self.fluid.left()
 
     def _plan_soon(self) -> None:
         """Plan at the end of this instant: all that starts now joins the same step."""

@@ -60,8 +60,8 @@ class StrategyOutcome:
     the closed form of the slowest rank. ``breakdown``: label -> (C,) [s] along the slowest rank; the labels
     of a case sum to its layer time. ``bottleneck``: resource and its utilisation, 0 to 1. ``traffic_B``:
     payload of dispatch and combine over all ranks, mean per case, by tier. ``buffers_B``, ``memory_B``: per
-    rank. ``phases``, ``links``: rows of the tidy tables of the same name. ``cited``: every constant that
-    entered, with source and grade.
+    rank. ``error_estimate`` [s]: of the finish of a flow. ``phases``, ``links``: rows of the tidy tables of the same
+    name. ``cited``: every constant that entered, with source and grade.
 
     Raises :class:`InvariantError` when shapes disagree or a breakdown does not sum to its layer time.
     """
@@ -83,6 +83,7 @@ class StrategyOutcome:
     phases: tuple[Mapping[str, Any], ...] = ()
     links: tuple[Mapping[str, Any], ...] = ()
     solves: int = 0
+    error_estimate: float = 0.0
     cited: tuple[Cited, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -142,6 +143,7 @@ class StrategyOutcome:
             "memory_B": dict(self.memory_B),
             "bandwidth_Bps": dict(self.bandwidth_Bps),
             "solves": self.solves,
+            "error_estimate_s": self.error_estimate,
             "cited": [cited_json(item) for item in self.cited],
             "warnings": list(self.warnings),
         }

@@ -27,6 +27,7 @@ class Record:
     bound: list[dict[str, float]] = field(default_factory=list)
     parts: list[dict[str, float]] = field(default_factory=list)
     load: FloatArray = field(default_factory=lambda: np.zeros(0))
+    others: FloatArray | None = None
     gemm: list[FloatArray] = field(default_factory=list)
     sizes: list[dict[str, float]] = field(default_factory=list)
     before: list[dict[str, float]] = field(default_factory=list)
@@ -36,6 +37,7 @@ class Record:
     buffers: dict[str, float] = field(default_factory=dict)
     memory: dict[str, float] = field(default_factory=dict)
     solves: int = 0
+    error_estimate: float = 0.0
     dropped: list[float] = field(default_factory=list)
 
     def add(
@@ -61,6 +63,8 @@ class Record:
         self.bound.append(largest)
         self.parts.append(parts)
         self.load = ran.load if not len(self.load) else self.load + ran.load
+        if ran.others is not None:
+            self.others = ran.others if self.others is None else self.others + ran.others
         gemm = ran.spans[plan.ends["expert"]]
         self.gemm.append(gemm.end - gemm.start)
         self.sizes.append(_traffic(self.strategy, case))
@@ -71,12 +75,13 @@ class Record:
         )
         self.phases.extend(_phase_rows(where, plan, ran))
         self.solves += ran.solves
+        self.error_estimate = max(self.error_estimate, ran.error_estimate)
         self.dropped.append(self.strategy.protocol.dropped(case))
 
     def outcome(self, shared: Resources) -> StrategyOutcome:
         stages = {stage: np.array([times[stage] for times in self.times]) for stage in STAGES}
         labels = list(dict.fromkeys(label for parts in self.parts for label in parts))
-        links = _links(shared, self.load, float(stages["layer"].max(axis=1).sum()))
+        links = _links(shared, self.load, self.others, float(stages["layer"].max(axis=1).sum()))
         before, after = _mean(self.before), _mean(self.after)
         return StrategyOutcome(
             name=self.strategy.name,
@@ -96,6 +101,7 @@ class Record:
             phases=tuple(self.phases),
             links=tuple(links),
             solves=self.solves,
+            error_estimate=self.error_estimate,
             cited=self.strategy.cited,
             warnings=self._warnings(),
         )
@@ -175,9 +181,16 @@ def _phase_rows(where: tuple[int, int], plan: Plan, ran: Timing) -> Iterator[dic
         }
 
 
-def _links(shared: Resources, load: FloatArray, seconds: float) -> list[dict[str, object]]:
-    """A row for each resource of the fabric, and one for the busiest core of each rank."""
+def _links(
+    shared: Resources, load: FloatArray, others: FloatArray | None, seconds: float
+) -> list[dict[str, object]]:
+    """A row for each resource of the fabric, and one for the busiest core of each rank.
+
+    A resource is busy with the ``load`` of the strategy and with what the background put on it while a layer ran.
+    """
     capacity = shared.capacity
+    others = np.zeros(len(load)) if others is None else others
+    busy = (load + others) / capacity
     cores = load[shared.fabric :].reshape(-1, shared.cores)
     chosen = [*range(shared.fabric)]
     chosen += [
@@ -188,9 +201,10 @@ def _links(shared: Resources, load: FloatArray, seconds: float) -> list[dict[str
             "resource": shared.name(index),
             "kind": shared.kind(index),
             "load_B": float(load[index]) if shared.is_link(index) else float("nan"),
+            "background_B": float(others[index]) if shared.is_link(index) else float("nan"),
             "capacity_Bps": float(capacity[index]) if shared.is_link(index) else float("nan"),
-            "busy_s": float(load[index] / capacity[index]),
-            "utilisation": float(load[index] / capacity[index] / seconds) if seconds else 0.0,
+            "busy_s": float(busy[index]),
+            "utilisation": float(busy[index] / seconds) if seconds else 0.0,
         }
         for index in chosen
     ]

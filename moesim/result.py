@@ -277,6 +277,7 @@ def _outcome(item: Mapping[str, Any], parts: Mapping[str, list[dict[str, Any]]])
         phases=tuple(mine["phases"]),
         links=tuple(mine["links"]),
         solves=item["solves"],
+        error_estimate=item.get("error_estimate_s", 0.0),
         cited=_cited(item["cited"]),
         warnings=tuple(item["warnings"]),
     )

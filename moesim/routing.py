@@ -110,6 +110,21 @@ def routes(topology: Topology, devices: IntArray, access: str) -> Routes:
     )
 
 
+def same_ways(one: Routes, other: Routes) -> bool:
+    """Whether each pair of the same ranks takes the same shares of equal capacities, and as long, in both."""
+    if not np.array_equal(one.indptr, other.indptr):
+        return False
+    pair = np.repeat(np.arange(one.ranks**2), np.diff(one.indptr))
+
+    def numbers(ways: Routes) -> list[FloatArray]:
+        seconds = ways.weight / ways.capacity[ways.index]
+        by_pair = [each[np.lexsort((each, pair))] for each in (ways.weight, seconds)]
+        return [*by_pair, ways.latency, ways.message_cost]
+
+    both = zip(numbers(one), numbers(other), strict=True)
+    return all(np.allclose(mine, theirs, rtol=1e-9, atol=0.0) for mine, theirs in both)
+
+
 def _check_reach(topology: Topology, devices: IntArray, distance: NDArray[np.int32]) -> None:
     """Name the ranks that others cannot reach, the worst off first, and the faults."""
     lost = distance >= FAR

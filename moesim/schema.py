@@ -246,7 +246,7 @@ class Fault(Closed):
 
 
 class Background(Closed):
-    """A flow of somebody else between two ranks' devices, present in every transfer."""
+    """A flow of somebody else between two ranks' devices, in every layer; `start` counts from its begin."""
 
     src: int = Field(ge=0, description="rank on whose device it starts")
     dst: int = Field(ge=0, description="rank on whose device it ends")

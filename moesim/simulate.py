@@ -9,15 +9,16 @@ from pathlib import Path
 
 import numpy as np
 
-from moesim import __version__, bounds, execution, resources, strategy, traffic
+from moesim import __version__, bounds, execution, fabrics, resources, strategy, traffic, units
 from moesim.build import Built, build
-from moesim.contention import Resources
+from moesim.contention import Resources, demand
+from moesim.errors import InputError
 from moesim.placement import Assignment, Placement
 from moesim.plan import FloatArray, FlowSet, IntArray, Local, Transfer
 from moesim.protocols import Case
 from moesim.record import Record
 from moesim.result import Result, sources_of
-from moesim.routing import Routes, routes
+from moesim.routing import Routes, routes, same_ways
 from moesim.scenario import Scenario
 from moesim.strategy import Strategy
 from moesim.timing import Timing
@@ -55,7 +56,7 @@ def run(scenario: Scenario, progress: Progress | None = None) -> Result:
         strategies=outcomes,
         sources=sources_of([*(item for one in outcomes for item in one.cited), *built.topology.cited]),
         cited=built.topology.cited,
-        warnings=(*built.warnings, *built.trace.notes, *_idle_inputs(built, pod, chosen)),
+        warnings=(*built.warnings, *built.trace.notes, *_idle_inputs(built, pod, records)),
         version=__version__,
         applied=scenario.applied,
         inputs=_hashes(built, chosen),
@@ -76,7 +77,13 @@ class _Pod:
 
     def routes(self, access: str) -> Routes:
         if access not in self._routes:
-            self._routes[access] = routes(self.built.topology, self.built.devices, access)
+            try:
+                self._routes[access] = routes(self.built.topology, self.built.devices, access)
+            except InputError as error:
+                scenario = self.built.scenario
+                loc = ("faults",) if scenario.faults else ("topology",)
+                problems = [scenario.document.place(problem, loc) for problem in error.problems]
+                raise InputError(problems) from None
         return self._routes[access]
 
     def resources(self, one: Strategy) -> Resources:
@@ -165,14 +172,17 @@ def _stages(ran: Timing) -> dict[str, FloatArray]:
     return {"dispatch": dispatch, "expert": expert - dispatch, "combine": combine - expert, "layer": combine}
 
 
-def _idle_inputs(built: Built, pod: _Pod, chosen: list[Strategy]) -> Iterator[str]:
+def _idle_inputs(built: Built, pod: _Pod, records: list[Record]) -> Iterator[str]:
     """Inputs that had no effect on the answer."""
-    scenario = built.scenario
+    scenario, chosen = built.scenario, [record.strategy for record in records]
+    yield from _idle_faults(built, pod, {one.costs.access for one in chosen})
     if scenario.fidelity == "bound":
         if "tolerance" in scenario.model_fields_set:
             yield "tolerance has no effect on a bound"
         if scenario.background:
             yield "background has no effect on a bound: it knows no sharing"
+    else:
+        yield from _idle_background(built, pod, records)
     if not scenario.switch_off:
         return
     _, _, batch = next(_batches(built, pod))
@@ -183,6 +193,43 @@ def _idle_inputs(built: Built, pod: _Pod, chosen: list[Strategy]) -> Iterator[st
         )
         if all(np.array_equal(one, other) for one, other in zip(*with_and_without, strict=True)):
             yield f"switch_off: {term} has no effect on these strategies"
+
+
+def _idle_faults(built: Built, pod: _Pod, accesses: set[str]) -> Iterator[str]:
+    """Faults without which all ways between the ranks would be what they are."""
+    scenario = built.scenario
+    if not scenario.faults:
+        return
+    whole = fabrics.load(scenario.topology, base=scenario.base)
+    specs = [fault.spec() for fault in scenario.faults]
+    for number, fault in enumerate(scenario.faults):
+        if fault.capacity == 1:
+            continue  # that is said of the input itself
+        without = whole.with_faults(specs[:number] + specs[number + 1 :], built.devices)
+        ways = ((routes(without, built.devices, access), pod.routes(access)) for access in sorted(accesses))
+        if all(same_ways(one, other) for one, other in ways):
+            yield f"faults.{number} has no effect: the ranks' flows do not cross what it hits"
+
+
+def _idle_background(built: Built, pod: _Pod, records: list[Record]) -> Iterator[str]:
+    """Background flows that could slow nobody."""
+    background = _background(built)
+    if background is None:
+        return
+    flows, start = background
+    longest = max(float(times["layer"].max(initial=0.0)) for record in records for times in record.times)
+    for number in np.flatnonzero((start >= longest) & (flows.wire > 0)):
+        end = units.format(longest, "time")
+        yield f"background.{number} has no effect: it starts when the longest layer has ended, after {end}"
+    alone = np.ones(len(flows), dtype=bool)
+    for record in records:
+        taken = demand(flows, pod.resources(record.strategy))
+        crossed = np.bincount(taken.index[taken.amount > 0], minlength=len(record.load))
+        # What nobody else crosses, neither the strategy nor another of these flows, is nobody's loss.
+        shared = (taken.amount > 0) & ((record.load[taken.index] > 0) | (crossed[taken.index] > 1))
+        alone[taken.flow[shared]] = False
+    for number in np.flatnonzero(alone & (start < longest) & (flows.wire > 0)):
+        yield f"background.{number} has no effect: nobody else's flows cross what it crosses"
 
 
 def _costs(built: Built, pod: _Pod, one: Strategy, batch: _Batch, off: frozenset[str]) -> FloatArray:

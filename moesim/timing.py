@@ -58,12 +58,18 @@ def streamed(after: tuple[After, ...]) -> str | None:
 
 @dataclass(frozen=True, eq=False)
 class Timing:
-    """A plan that has run: phase name -> :class:`Span`, ``load`` (N,) units that each resource carried."""
+    """A plan that has run: phase name -> :class:`Span`, ``load`` (N,) units that each resource carried for it.
+
+    ``others`` (N,): units that flows of others took of each resource until the plan had ended, None without others.
+    ``error_estimate`` [s]: of the finish of a flow, for the completions that were merged in ``solves`` allocations.
+    """
 
     plan: Plan
     spans: Mapping[str, Span]
     load: FloatArray
+    others: FloatArray | None = None
     solves: int = 0
+    error_estimate: float = 0.0
 
     def end(self, stage: str) -> FloatArray:
         """(R,) [s] when ``stage`` (dispatch, expert, combine) closed on each rank."""

@@ -60,11 +60,13 @@ def outcome(name: str, scale: float = 1.0, **changes: Any) -> StrategyOutcome:
                 "resource": "host1 up",
                 "kind": "uplink",
                 "load_B": 7.25e6,
+                "background_B": 0.0,
                 "capacity_Bps": 4e11,
                 "utilisation": 0.83,
             },
         ),
         "solves": 321,
+        "error_estimate": 1.5e-7,
         "cited": (
             Cited("h100-ib nic.capacity", "400Gb/s", "nvidia-h100", Grade.SPEC),
             Cited("deepep-ll launch", "3us", "example", Grade.ASSUMED, "no measurement is public"),

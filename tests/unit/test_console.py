@@ -51,10 +51,15 @@ def test_header_names_what_was_run(make_result: Make) -> None:
         "h100-ib (hosts 8), EP 4, packed",
         "deepseek-v3, decode: 64 tokens a rank, 2 layers, 1 step",
         "realistic (sigma 0.7), seed 0",
-        "fluid, tolerance 0.3%, 642 solves; a polite network",
+        "fluid, tolerance 0.3%, 642 solves, estimated error of a finish 150 ns; a polite network",
         "overrides  seed=0",
     ):
         assert part in text
+
+
+def test_a_run_without_error_says_so(make_result: Make, make_outcome: Make) -> None:
+    exact = make_result(tolerance=0.0, strategies=(make_outcome("baseline", error_estimate=0.0),))
+    assert "321 solves, every finish is exact" in "\n".join(run_report(exact.to_json(), 200))
 
 
 def test_bound_says_so_and_counts_no_solves(make_result: Make) -> None:

@@ -59,6 +59,7 @@ def test_keys_of_the_document_are_stable(make_result: Make) -> None:
         "memory_B": {"expert_weights": "float", "buffers": "float", "device": "float"},
         "bandwidth_Bps": {"logical": "float", "wire": "float", "library": {"name": "str", "value": "float"}},
         "solves": "int",
+        "error_estimate_s": "float",
         "cited": [dict.fromkeys(("where", "value", "source", "grade", "note"), "str")],
         "warnings": [],
     }

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from moesim import scenario, simulate
+from moesim.errors import InputError
 
 TEXT = """\
 moesim: 1
@@ -97,6 +98,76 @@ def test_background_slows_fluid_and_is_idle_in_a_bound(run):
     assert critical(run(others, *busy))[0] > critical(run(*busy))[0] * 1.005
     result = run(others, "fidelity=bound")
     assert any("background has no effect" in warning for warning in result.warnings)
+
+
+def told(result, what):
+    return [warning for warning in result.warnings if warning.startswith(what) and "has no effect" in warning]
+
+
+def test_background_that_comes_too_late_is_named_and_changes_nothing(run):
+    plain = run()
+    late = run("background=[{src: 1, dst: 9, size: 1GB, start: 0s}, {src: 1, dst: 9, size: 1GB, start: 1s}]")
+    assert told(late, "background.0") == []
+    assert len(told(late, "background.1")) == 1
+    only_late = run("background=[{src: 1, dst: 9, size: 1GB, start: 1s}]")
+    assert critical(only_late) == critical(plain)
+    links = (row for one in only_late.strategies for row in one.links)
+    assert not any(row["background_B"] > 0 for row in links)
+
+
+def test_background_that_starts_while_the_layer_runs_slows_what_comes_after(run):
+    busy = (
+        "workload.tokens_per_rank=64",
+        "model.hidden=7168",
+        "workload.layers=1",
+        "routing={kind: balanced}",
+    )
+    plain = run(*busy)
+    begun = plain.strategies[0].stages["dispatch"].max()
+    later = run(f"background=[{{src: 1, dst: 9, size: 1GB, start: {begun * 1e6}us}}]", *busy)
+    assert told(later, "background") == []
+    assert critical(later, "dispatch_s")[0] == pytest.approx(critical(plain, "dispatch_s")[0], rel=1e-3)
+    assert critical(later, "combine_s")[0] > critical(plain, "combine_s")[0] * 1.005
+
+
+def test_the_background_s_load_is_on_the_links_and_makes_the_bottleneck(run):
+    result = run("background=[{src: 1, dst: 9, size: 1GB}]")
+    for one in result.strategies:
+        shared = [row for row in one.links if row["background_B"] > 0]
+        assert {row["resource"] for row in shared} >= {"die1 lane up", "die9 lane down"}
+        assert all(row["load_B"] < row["background_B"] for row in shared)
+        assert one.bottleneck[0] == "die1 write engine"
+        assert 0.5 < one.bottleneck[1] <= 1 + 1e-9
+
+
+def test_background_that_nobody_shares_with_is_named(run):
+    nothing_sent = ("workload.tokens_per_rank=0", "strategies=[{name: n, protocol: cann-ep}]")
+    apart = run("background=[{src: 1, dst: 9, size: 1MB}, {src: 2, dst: 4, size: 1MB}]", *nothing_sent)
+    assert len(told(apart, "background")) == 2
+    together = run("background=[{src: 1, dst: 9, size: 1MB}, {src: 1, dst: 4, size: 1MB}]", *nothing_sent)
+    assert told(together, "background") == []
+
+
+@pytest.mark.parametrize("kept", ["0%", "50%"])
+@pytest.mark.parametrize("fidelity", ["fluid", "bound"])
+def test_a_fault_that_no_flow_meets_is_named(run, kept, fidelity):
+    faults = f"faults=[{{chip: 0, capacity: {kept}}}, {{chip: 300, capacity: {kept}}}]"
+    result = run(faults, "workload.layers=1", fidelity=fidelity)
+    assert told(result, "faults.0") == []
+    assert len(told(result, "faults.1")) == 1
+
+
+@pytest.mark.parametrize("fault", ["rank: 3", "plane: 0", "chip: 0", "link: die3--host0/l1.0"])
+def test_a_fault_of_each_kind_makes_no_transfer_faster(run, fault):
+    hit = run(f"faults=[{{{fault}, capacity: 50%}}]", "workload.layers=1")
+    assert told(hit, "faults") == []
+    plain = run("workload.layers=1")
+    assert critical(hit, "dispatch_s")[0] >= critical(plain, "dispatch_s")[0] * (1 - 1e-9)
+
+
+def test_a_fault_that_cuts_a_rank_off_is_shown_where_it_is_written(run):
+    with pytest.raises(InputError, match=r"--set:1:8: .*cut off: rank 3"):
+        run("faults=[{rank: 3}]")
 
 
 def test_tolerance_is_idle_in_a_bound(run):
