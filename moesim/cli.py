@@ -277,17 +277,24 @@ def flows(flows: str, topology: str | None, tolerance: str, output: str | None, 
 
 @cli.command(short_help="Compare predictions with measurements.")
 @click.option("--measurements", "path", metavar="FILE.csv", required=True, help="Measured operations.")
+@click.option("--figure", metavar="OUT.png", help="Draw predicted against measured: .png, .svg or .pdf.")
 @_json_option
-def validate(path: str, as_json: bool) -> int:
+def validate(path: str, figure: str | None, as_json: bool) -> int:
     """Predict every row of a file of measurements from its pod, protocol and shape alone, and show the errors.
 
     Rows that may have been fitted (split `calibrate`) and rows that were not (`validate`) are kept apart.
     """
+    from moesim import figures
     from moesim import validate as validating
 
+    if figure is not None:
+        figures.ready(figure, [path])
     measured = _measured(path)
     with Progress() as advance:
         found = validating.validate(measured, progress=advance).to_json()
+    if figure is not None:
+        figures.save_accuracy(found, figure)
+        click.echo(f"written to {figure}", err=True)
     if as_json:
         _print_json(found)
     else:
