@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from moesim import __version__, bounds, execution, fabrics, resources, strategy, traffic, units
+from moesim.balancers import BALANCERS, Balancer, static_assignment
 from moesim.build import Built, build
 from moesim.contention import Resources, demand
 from moesim.errors import InputError
@@ -74,6 +75,7 @@ class _Pod:
     def __init__(self, built: Built) -> None:
         self.built = built
         self._routes: dict[str, Routes] = {}
+        self._resources: dict[tuple[str, int], Resources] = {}
 
     def routes(self, access: str) -> Routes:
         if access not in self._routes:
@@ -87,7 +89,10 @@ class _Pod:
         return self._routes[access]
 
     def resources(self, one: Strategy) -> Resources:
-        return Resources(self.routes(one.costs.access), int(one.costs["cores"]))
+        access, cores = one.costs.access, int(one.costs["cores"])
+        if (access, cores) not in self._resources:
+            self._resources[access, cores] = Resources(self.routes(access), cores)
+        return self._resources[access, cores]
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,28 +102,32 @@ class _Batch:
     ids: IntArray
     home: Traffic
     seed: tuple[int, int]
-    placed: dict[tuple[str, str], tuple[Assignment, Traffic]] = field(default_factory=dict)
+    placed: dict[tuple[str, str], tuple[Assignment, Traffic]]
     """What each balancer made of it: strategies with the same one share it."""
 
 
 def _batches(built: Built, pod: _Pod) -> Iterator[tuple[int, int, _Batch]]:
     ranks, model = len(built.devices), built.model
-    at_home = Placement.contiguous(model.experts, ranks)
+    none, at_home = BALANCERS.get("none")(), Placement.contiguous(model.experts, ranks)
     for step in range(built.trace.steps):
         for index, layer in enumerate(built.layers):
             ids = built.trace.ids[step, index].astype(np.int64)
-            empty = np.empty((0, 2), dtype=np.int64)
-            rows = np.bincount(ids.ravel(), minlength=model.experts)
-            home = _count(Assignment(at_home, ids, empty, rows), built)
-            yield step, layer, _Batch(ids, home, (built.scenario.seed, layer))
+            assignment = static_assignment(at_home, ids)
+            home = _count(assignment, built)
+            placed = {_balancing(none): (assignment, home)}
+            yield step, layer, _Batch(ids, home, (built.scenario.seed, layer), placed)
 
 
 def _count(assignment: Assignment, built: Built) -> Traffic:
     return traffic.count(assignment, len(built.devices), *built.groups)
 
 
+def _balancing(balancer: Balancer) -> tuple[str, str]:
+    return balancer.name, repr(balancer.params)
+
+
 def _case(built: Built, pod: _Pod, one: Strategy, batch: _Batch, off: frozenset[str]) -> Case:
-    key = (one.balancer.name, repr(one.balancer.params))
+    key = _balancing(one.balancer)
     if key not in batch.placed:
         # One generator a layer, the same at every step: a placement by chance stays where it is.
         rng = np.random.default_rng(batch.seed)
