@@ -285,3 +285,8 @@ def test_problems_of_edited_plain_data_are_placed_where_they_can_be(tmp_path: Pa
     with pytest.raises(InputError) as caught:
         one.edited(["strategies.base.name=new"])
     assert str(caught.value).startswith("<scenario>: require.0: there is no strategy 'base'")
+
+
+def test_a_wrong_item_does_not_make_its_list_too_short(tmp_path: Path) -> None:
+    (problem,) = refused(tmp_path, changed("layers: 2", "layers: [-1]"))
+    assert "layers.0" in problem.message
