@@ -1,8 +1,8 @@
 """Raw flow lists: an .npz of flows, run over a topology or over the fabric in the file itself.
 
-Arrays: ``src``, ``dst`` (F,) integer device numbers, ``bytes`` (F,) [B], ``start`` (F,) [s] (zero if absent).
-The file's own fabric is ``path`` (F, H), the resources that each flow crosses, -1 for padding, and ``cap``
-(N,) [B/s].
+Arrays: ``src``, ``dst`` (F,) integer device numbers, ``bytes`` (F,) [B], ``start`` (F,) [s] (zero if absent),
+``messages`` (F,): how many a NIC with a message rate has to send (one if absent). The file's own fabric is ``path``
+(F, H), the resources that each flow crosses, -1 for padding, and ``cap`` (N,) [B/s].
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from moesim.errors import InputError, Problem
 from moesim.network import finish_times
 
 if TYPE_CHECKING:
+    from moesim.routing import Routes
     from moesim.topology import Topology
 
 FloatArray = NDArray[np.float64]
@@ -30,15 +31,15 @@ Row = tuple[IntArray, IntArray, FloatArray]
 
 # Larger files are refused before anything is read; 40 million flows with four resources each fit.
 MOST_BYTES = 2_000_000_000
-KNOWN = ("src", "dst", "bytes", "start", "path", "cap")
+KNOWN = ("src", "dst", "bytes", "start", "messages", "path", "cap")
 
 
 @dataclass(frozen=True, eq=False)
 class FlowList:
     """``src``, ``dst`` (F,), None if the file has none; ``bytes`` (F,) [B]; ``start`` (F,) [s].
 
-    ``path`` (F, H) and ``cap`` (N,) [B/s], None if the file has no fabric; ``file``: where it came from;
-    ``others``: arrays of the file that nothing here reads.
+    ``messages`` (F,), None for one each. ``path`` (F, H), ``cap`` (N,) [B/s], None if the file has no fabric. ``file``:
+    where it came from; ``others``: arrays of the file that nothing here reads.
     """
 
     file: str
@@ -46,6 +47,7 @@ class FlowList:
     dst: IntArray | None
     bytes: FloatArray
     start: FloatArray
+    messages: FloatArray | None
     path: IntArray | None
     cap: FloatArray | None
     others: tuple[str, ...] = ()
@@ -80,18 +82,21 @@ def load(file: str | Path) -> FlowList:
         )
     size = check.amounts("bytes", arrays.get("bytes"), flows)
     start = check.amounts("start", arrays.get("start"), flows)
+    messages = check.amounts("messages", arrays.get("messages"), flows)
     src, dst = (check.numbers(name, arrays.get(name), flows) for name in ("src", "dst"))
     cap = check.amounts("cap", arrays.get("cap"), None, positive=True)
     path = check.paths(arrays.get("path"), flows, None if cap is None else len(cap))
     if ("path" in arrays) != ("cap" in arrays):
-        check.problem("cap" if "path" in arrays else "path", "is missing", "both `path` and `cap`, or neither")
+        check.problem(
+            "cap" if "path" in arrays else "path", "is missing", "both `path` and `cap`, or neither"
+        )
     if (src is None or dst is None) and path is None and not check.problems:
         check.problem("src" if src is None else "dst", "is missing", "`src` and `dst`, or `path` and `cap`")
     if check.problems or size is None:
         raise InputError(check.problems)
-    zero = np.zeros(len(size))
+    start = np.zeros(len(size)) if start is None else start
     others = tuple(name for name in arrays if name not in KNOWN)
-    return FlowList(str(file), src, dst, size, zero if start is None else start, path, cap, others)
+    return FlowList(str(file), src, dst, size, start, messages, path, cap, others)
 
 
 def run(flows: FlowList, topology: Topology | None, tolerance: float, *, access: str = "bulk") -> FlowResult:
@@ -104,15 +109,13 @@ def run(flows: FlowList, topology: Topology | None, tolerance: float, *, access:
     if not 0 <= tolerance < 1:
         raise InputError(Problem(f"a tolerance of {tolerance:.0%}", legal="from 0 to less than 100%"))
     if topology is None:
-        rows, capacity, latency = _own_fabric(flows)
-        used = ("bytes", "start", "path", "cap")
+        rows, capacity, latency, used = _own_fabric(flows)
     else:
-        rows, capacity, latency = _over(flows, topology, access)
-        used = ("src", "dst", "bytes", "start")
+        rows, capacity, latency, used = _over(flows, topology, access)
     found = finish_times(*rows, capacity, flows.bytes, flows.start, tolerance)
     finish = found.finish + latency
-    given = {"src": flows.src, "dst": flows.dst, "path": flows.path, "cap": flows.cap}
-    ignored = tuple(name for name, array in given.items() if array is not None and name not in used)
+    given = [name for name in ("src", "dst", "messages", "path", "cap") if getattr(flows, name) is not None]
+    ignored = tuple(name for name in given if name not in used)
     return FlowResult(
         finish=finish,
         makespan=float(finish.max(initial=0.0)),
@@ -130,17 +133,21 @@ def save(file: str | Path, result: FlowResult) -> None:
         np.savez_compressed(stream, finish_s=result.finish)
 
 
-def _own_fabric(flows: FlowList) -> tuple[Row, FloatArray, FloatArray]:
+Laid = tuple[Row, FloatArray, FloatArray, tuple[str, ...]]
+"""Rows of the flows, capacities (N,), latency (F,) [s], and which arrays of the file were used."""
+
+
+def _own_fabric(flows: FlowList) -> Laid:
     if flows.path is None or flows.cap is None:
         legal = "--topology, or a file with `path` (F, H) and `cap` (N,)"
         raise InputError(Problem("the file has no fabric of its own", path=flows.file, legal=legal))
     used = flows.path >= 0
     indptr = np.append(0, np.cumsum(used.sum(axis=1)))
     index = flows.path[used]
-    return (indptr, index, np.ones(len(index))), flows.cap, np.zeros(len(flows.bytes))
+    return (indptr, index, np.ones(len(index))), flows.cap, np.zeros(len(flows.bytes)), ("path", "cap")
 
 
-def _over(flows: FlowList, topology: Topology, access: str) -> tuple[Row, FloatArray, FloatArray]:
+def _over(flows: FlowList, topology: Topology, access: str) -> Laid:
     """Rows of the flows over the pod's routes, which are made for the devices that send or receive only."""
     from moesim.routing import routes
 
@@ -157,19 +164,36 @@ def _over(flows: FlowList, topology: Topology, access: str) -> tuple[Row, FloatA
         raise InputError(problems)
     named, ends = np.unique(np.concatenate([flows.src, flows.dst]), return_inverse=True)
     src, dst = np.split(ends.reshape(-1), 2)
+    nothing = np.zeros(0)
     if not len(named):
-        return (
-            (np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0)),
-            np.zeros(0),
-            np.zeros(0),
-        )
+        empty = (np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int64), nothing)
+        return empty, nothing, nothing, ("src", "dst")
     found = routes(topology, named, access)
-    return found.rows(src * len(named) + dst), found.capacity, found.latency[src, dst]
+    limited = bool((found.message_resource[src, dst] >= 0).any())
+    used = ("src", "dst", "messages") if limited else ("src", "dst")
+    return _with_messages(found, src, dst, flows), found.capacity, found.latency[src, dst], used
+
+
+def _with_messages(found: Routes, src: IntArray, dst: IntArray, flows: FlowList) -> Row:
+    """The rows of the routes, and of a NIC with a message rate the time that the messages of each flow take."""
+    indptr, index, weight = found.rows(src * found.ranks + dst)
+    nic = found.message_resource[src, dst]
+    seconds = (1.0 if flows.messages is None else flows.messages) * found.message_cost[src, dst]
+    # What carries nothing takes nothing.
+    sends = np.flatnonzero((nic >= 0) & (seconds > 0) & (flows.bytes > 0))
+    end = indptr[1:][sends]
+    longer = np.zeros(len(indptr), dtype=np.int64)
+    longer[sends + 1] = 1
+    return (
+        indptr + np.cumsum(longer),
+        np.insert(index, end, nic[sends]),
+        np.insert(weight, end, seconds[sends] / flows.bytes[sends]),
+    )
 
 
 def _read(file: Path) -> dict[str, NDArray[Any]]:
     """The arrays of an .npz that can be trusted not to run code or exhaust the memory."""
-    legal = "an .npz of arrays src, dst, bytes and optionally start, path, cap"
+    legal = "an .npz of arrays src, dst, bytes and optionally start, messages, path, cap"
     try:
         with zipfile.ZipFile(file) as archive:
             if sum(entry.file_size for entry in archive.infolist()) > MOST_BYTES:

@@ -214,3 +214,68 @@ def test_finish_times_are_saved_whole_or_not_at_all(tmp_path: Path) -> None:
 def test_a_tolerance_of_all_or_more_is_refused(tmp_path: Path, tolerance: float) -> None:
     with pytest.raises(InputError, match="less than 100%"):
         flowlist.run(flowlist.load(_write(tmp_path)), None, tolerance)
+
+
+RAILS = {
+    "moesim": 1,
+    "fabric": {
+        "kind": "rails",
+        "hosts": 2,
+        "devices_per_host": 2,
+        "scale_up": {"kind": "mesh", "capacity": "100GB/s", "latency": "0us"},
+        "nic": {"capacity": "50GB/s", "message_rate": "1M/s", "latency": "0us"},
+        "spine": {"chips": 1},
+        "source": "example",
+        "grade": "assumed",
+    },
+}
+
+
+def _over_rails(folder: Path, size: float, flows: int = 100, **changes: Any) -> flowlist.FlowResult:
+    """Flows from device 0 to device 2, on the other host, over a NIC of 50 GB/s and one message a microsecond."""
+    arrays = {
+        "src": np.zeros(flows, dtype=np.int64),
+        "dst": np.full(flows, 2),
+        "bytes": np.full(flows, size),
+        "start": None,
+        "path": None,
+        "cap": None,
+    }
+    return flowlist.run(flowlist.load(_write(folder, **(arrays | changes))), fabrics.load(RAILS), 0.0)
+
+
+def test_small_flows_take_the_time_of_their_messages(tmp_path: Path) -> None:
+    """100 messages at 1 M/s; 500 B take a hundredth of that on the wire, 500 kB ten times as long."""
+    assert _over_rails(tmp_path, 500.0).makespan == pytest.approx(100e-6, rel=1e-12)
+    assert _over_rails(tmp_path, 500e3).makespan == pytest.approx(1e-3, rel=1e-12)
+
+
+def test_a_flow_may_be_many_messages(tmp_path: Path) -> None:
+    found = _over_rails(tmp_path, 500.0, messages=np.arange(100) + 1)
+    assert found.makespan == pytest.approx(5050e-6, rel=1e-12)
+    assert found.ignored == ()
+    assert _over_rails(tmp_path, 500.0, messages=np.zeros(100)).makespan == pytest.approx(1e-6, rel=1e-12)
+
+
+def test_bytes_and_messages_are_shared_at_once(tmp_path: Path) -> None:
+    """Fair in bytes: while both send, 1 B of each takes 2 B of the wire and 1/100 of a message; then one is left."""
+    found = _over_rails(tmp_path, 0.0, flows=2, bytes=np.array([100.0, 1e6]))
+    # The messages of the small one end with it: 100 B of each, at 1 message in 100 B and one in 1e6 B.
+    rate = min(25e9, 1e6 / (1 / 100 + 1 / 1e6))
+    first = 100.0 / rate
+    assert found.finish[0] == pytest.approx(first, rel=1e-12)
+    assert found.finish[1] == pytest.approx(first + (1e6 - 100) / 50e9, rel=1e-12)
+
+
+def test_messages_cost_nothing_within_a_host_and_of_no_bytes(tmp_path: Path) -> None:
+    assert _over_rails(tmp_path, 500.0, dst=np.ones(100, dtype=np.int64)).makespan == pytest.approx(500e-9)
+    assert _over_rails(tmp_path, 0.0).makespan == 0.0
+
+
+def test_messages_without_effect_are_named(tmp_path: Path) -> None:
+    ones = np.ones(3)
+    assert "messages" in flowlist.run(flowlist.load(_write(tmp_path, messages=ones)), None, 0.0).ignored
+    over = flowlist.run(flowlist.load(_write(tmp_path, messages=ones)), fabrics.load(CROSSBAR), 0.0)
+    assert "messages" in over.ignored
+    with pytest.raises(InputError, match="`messages`"):
+        flowlist.load(_write(tmp_path, messages=-ones))
