@@ -13,6 +13,7 @@ from moesim.checking import in_order
 from moesim.errors import InputError, Problem
 from moesim.moe import MoEModel
 from moesim.protocols import PROTOCOLS, Protocol
+from moesim.protocols.pool import REACH
 from moesim.yamlio import Document, Loc
 
 if TYPE_CHECKING:
@@ -260,16 +261,16 @@ def _lacking(
             if name not in has and name not in one.assume:
                 kind = getattr(one, key).kind
                 message = f"{kind} needs {name}, which {pod.name} is not known to have"
-                if name in pod.properties:
+                if name in pod.properties or name == REACH:
                     message += " over several scale-up domains"
                 legal = f"`assume: [{name}]` in this strategy"
                 yield scenario.document.problem(("strategies", number, key), message, legal)
 
 
 def _properties(pod: Topology, devices: NDArray[np.int64] | None) -> frozenset[str]:
-    """What the pod offers to these ranks: a multicast ends where its scale-up domain does."""
+    """What the pod offers to these ranks: multicast, and stores to every rank, end where a scale-up domain does."""
     if devices is None or len(set(pod.domain[pod.devices[devices]].tolist())) == 1:
-        return pod.properties
+        return pod.properties | {REACH}
     return pod.properties - {"multicast"}
 
 

@@ -21,6 +21,7 @@ from moesim.moe import MoEModel
 from moesim.placement import Assignment
 from moesim.plan import Plan
 from moesim.protocols import PROTOCOLS, Case, Protocol
+from moesim.protocols.pool import REACH
 from moesim.routing import Routes, routes
 from moesim.topology import Topology
 from moesim.traffic import Traffic
@@ -96,6 +97,8 @@ class Predictor:
         if row.sms is not None and row.sms > pod.device.cores:
             raise InputError(f"{row.sms} SMs of {pod.device.cores}")
         found = self._routed(pod, row, costs.access)
+        if REACH in protocol.needs() and len(set(found.domain.tolist())) > 1:
+            raise InputError(f"{protocol.kind} needs its {row.ep} ranks in one scale-up domain")
         model = _model(row, int(found.host.max()) + 1)
         protocol.check(model, row.ep)
         assignment, traffic = self._counted(row, model, found)

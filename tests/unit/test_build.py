@@ -132,6 +132,17 @@ def test_inputs_without_effect_are_named(tmp_path: Path) -> None:
     assert "multicast" in one.warnings[1]
 
 
+def test_stores_to_every_rank_end_with_the_scale_up_domain(tmp_path: Path) -> None:
+    edits = [("protocol: nccl-alltoall", "protocol: trtllm-onesided")]
+    assert len(built(tmp_path, *edits).strategies) == 2
+    fabric = next(line for line in TEXT.splitlines() if line.startswith("  fabric:"))
+    edits += [(fabric, "  name: h100-ib"), ("place: packed", "place: spread")]
+    told = [problem for problem in refused(tmp_path, *edits) if "peer-memory" in problem.message]
+    assert [problem.line for problem in told] == [9]
+    assert "over several scale-up domains" in told[0].message
+    assert "assume: [peer-memory]" in (told[0].legal or "")
+
+
 def test_a_trace_of_another_model_is_refused_where_it_is_named(tmp_path: Path) -> None:
     recorded = "{kind: recorded, trace: deepseek-v2-lite_esft-law}"
     one = built(tmp_path, ("{kind: lognormal, sigma: 0.7}", recorded), ("layers: all", "layers: 1"))
