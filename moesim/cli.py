@@ -276,7 +276,15 @@ def flows(flows: str, topology: str | None, tolerance: str, output: str | None, 
 
 
 @cli.command(short_help="Compare predictions with measurements.")
-@click.option("--measurements", "path", metavar="FILE.csv", required=True, help="Measured operations.")
+@click.option(
+    "--measurements",
+    "path",
+    metavar="FILE.csv",
+    default="published",
+    show_default=True,
+    help="Measured operations: a file, or a shipped name.",
+    shell_complete=_complete("measurements"),
+)
 @click.option("--figure", metavar="OUT.png", help="Draw predicted against measured: .png, .svg or .pdf.")
 @_json_option
 def validate(path: str, figure: str | None, as_json: bool) -> int:
@@ -333,9 +341,9 @@ def calibrate(path: str, pod: str, protocol: str, output: str | None, as_json: b
 
 
 def _measured(path: str) -> Measurements:
-    from moesim import measurements
+    from moesim import measurements, resources
 
-    found = measurements.load(path)
+    found = measurements.load(resources.find("measurements", path))
     if found.ignored:
         click.echo(f"moesim: columns that have no effect: {', '.join(found.ignored)}", err=True)
     return found

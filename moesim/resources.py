@@ -22,6 +22,7 @@ _FOLDERS = {
     "scenario": ("scenarios", ".yaml"),
     "models": ("scenarios", ".yaml"),
     "trace": ("scenarios/traces", ".npz"),
+    "measurements": ("topologies/measurements", ".csv"),
 }
 # Files which share a folder with another kind.
 _SINGLE = {"sources": "sources", "models": "models"}
