@@ -71,7 +71,7 @@ def quotient(
 def _labels(topology: Topology, links: IntArray, access: str) -> IntArray:
     """(L',) number of the kind of link: same capacity, share, latency and name."""
     _, kind = np.unique(topology.link_kind, return_inverse=True)
-    columns = (topology.link_capacity, topology.share(access), topology.link_latency, kind)
+    columns = (topology.link_capacity, topology.share(access), topology.latency(access), kind)
     return _group([column[links] for column in columns])
 
 
@@ -143,7 +143,7 @@ def _merged(
         count=np.bincount(group),
         raw=_sums(group, raw),
         capacity=_sums(group, raw * share),
-        latency=topology.link_latency[one],
+        latency=topology.latency(access)[one],
         kind=tuple(str(kind) for kind in topology.link_kind[one]),
     )
 

@@ -27,8 +27,8 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 StrArray = NDArray[np.str_]
 
-ACCESSES = ("store", "bulk", "write", "read")
-"""How bytes are moved: small SM stores, bulk copies, a device's own writes, a device's own reads."""
+ACCESSES = ("store", "bulk", "write", "read", "rdma")
+"""How bytes are moved: small SM stores, bulk copies, a device's own writes, its own reads, writes by its NIC alone."""
 
 FAULTS = ("link", "chip", "nic", "rank", "plane")
 """What a fault can hit."""
@@ -99,7 +99,7 @@ class Topology:
     ``package``, ``host``, ``domain``, ``plane`` (V,): membership, -1 for none. ``efficiency``: access ->
     (L,) payload share of the raw capacity, "default" for accesses that are not listed. ``message_rate``
     (V,) [1/s]: most messages a NIC can send. ``faults``: what :meth:`with_faults` removed or degraded, in
-    words.
+    words. ``read_latency`` (L,) [s]: of reads, round trip and all, where it differs.
     """
 
     name: str
@@ -124,6 +124,7 @@ class Topology:
     cited: tuple[Cited, ...] = ()
     parameters: Mapping[str, object] = field(default_factory=dict)
     faults: tuple[str, ...] = ()
+    read_latency: FloatArray | None = None
 
     def __post_init__(self) -> None:
         links, vertices = len(self.link_src), len(self.vertices)
@@ -133,6 +134,8 @@ class Topology:
             self._freeze(getattr(self, name), links, name)
         for access, share in self.efficiency.items():
             self._freeze(share, links, f"efficiency[{access}]")
+        if self.read_latency is not None:
+            self._freeze(self.read_latency, links, "read_latency")
         self._freeze(self.devices, len(self.devices), "devices")
         if "default" not in self.efficiency:
             raise InvariantError("a topology needs a default efficiency")
@@ -146,6 +149,12 @@ class Topology:
     def share(self, access: str) -> FloatArray:
         """(L,) payload share of the raw capacity under ``access``."""
         return self.efficiency.get(access, self.efficiency["default"])
+
+    def latency(self, access: str) -> FloatArray:
+        """(L,) [s] of what is moved by ``access``."""
+        if access == "read" and self.read_latency is not None:
+            return self.read_latency
+        return self.link_latency
 
     def device_names(self) -> tuple[str, ...]:
         """Names of the D devices in rank order."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,8 @@ import numpy as np
 
 from moesim.fabrics import FABRICS
 from moesim.fabrics._reader import Reader
-from moesim.fabrics._wiring import Wiring
-from moesim.topology import ACCESSES, Device, Tier, Topology
+from moesim.fabrics._wiring import LinkSpec, Wiring
+from moesim.topology import ACCESSES, Device, FloatArray, Tier, Topology
 from moesim.yamlio import Document
 
 DTYPES = ("bf16", "fp8", "int8", "fp4")
@@ -72,6 +73,7 @@ def _topology(
         link_capacity=pod.column([link.capacity for link in specs]),
         link_latency=pod.column([link.latency for link in specs]),
         link_kind=pod.link_kinds(),
+        read_latency=_read_latency(pod, specs),
         efficiency={
             access: pod.column([link.efficiency.get(access, link.efficiency["default"]) for link in specs])
             for access in [*named, "default"]
@@ -82,6 +84,13 @@ def _topology(
         cited=tuple(spec.cited),
         parameters=parameters,
     )
+
+
+def _read_latency(pod: Wiring, specs: Sequence[LinkSpec]) -> FloatArray | None:
+    """(L,) [s] of reads, None where they take as long as all else."""
+    if all(link.read_latency is None for link in specs):
+        return None
+    return pod.column([link.latency if link.read_latency is None else link.read_latency for link in specs])
 
 
 def _device(spec: Reader) -> Device:

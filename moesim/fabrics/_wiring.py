@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,11 +14,15 @@ from moesim.topology import FloatArray, IntArray, StrArray
 
 @dataclass(frozen=True)
 class LinkSpec:
-    """Raw capacity [B/s] per direction, latency [s] and payload shares by access of one kind of link."""
+    """Raw capacity [B/s] per direction, latency [s] and payload shares by access of one kind of link.
+
+    ``read_latency`` [s]: what a read takes, if that is another latency.
+    """
 
     capacity: float
     latency: float
     efficiency: Mapping[str, float]
+    read_latency: float | None = None
 
     @staticmethod
     def read(spec: Reader) -> LinkSpec:
@@ -47,11 +51,11 @@ class LinkSpec:
 
     def times(self, factor: float) -> LinkSpec:
         """The same link with ``factor`` times the capacity."""
-        return LinkSpec(self.capacity * factor, self.latency, self.efficiency)
+        return replace(self, capacity=self.capacity * factor)
 
-    def lasting(self, latency: float) -> LinkSpec:
-        """The same link with another latency [s]."""
-        return LinkSpec(self.capacity, latency, self.efficiency)
+    def lasting(self, latency: float, read: float | None = None) -> LinkSpec:
+        """The same link with another latency, and another one of reads [s]."""
+        return replace(self, latency=latency, read_latency=read)
 
 
 class Wiring:

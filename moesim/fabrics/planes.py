@@ -42,14 +42,29 @@ class _Shape:
         return self.hosts // self.hosts_per_group
 
 
+@dataclass(frozen=True)
+class _Latency:
+    """[s] of each kind of link."""
+
+    lane: float
+    trunk: float
+    sibling: float
+
+    @staticmethod
+    def split(one: float, two: float, sibling: float) -> _Latency:
+        """From device to device over one tier, over two, and to a sibling."""
+        return _Latency(one / 2, (two - one) / 2, sibling)
+
+
 @FABRICS.register("planes")
 def planes(spec: Reader) -> Wiring:
     """``{hosts, devices_per_host, planes, lane}`` and, where they exist, ``devices_per_package`` and
     ``sibling``, ``hosts_per_group`` and ``trunk: {chips_per_plane, capacity, taper}``, ``cpus:
     {per_host, ...}``.
 
-    ``latency: {one_tier, two_tier, sibling}``, or the name of one of ``profiles``: device to device. One
-    tier is split evenly over its two lanes; what two tiers add, over the two trunks.
+    ``latency: {one_tier, two_tier, sibling}``, or the name of one of ``profiles``: device to device, and in
+    ``read: {...}`` the same of reads where they differ. One tier is split evenly over its two lanes; what two tiers
+    add, over the two trunks.
     """
     shape = _read(spec)
     pod = Wiring()
@@ -101,7 +116,7 @@ def _read(spec: Reader) -> _Shape:
         cpu_links=hosts * extra["cpus_per_host"] * count,
         trunks=groups * count * extra["trunk_chips"],
     )
-    one, two, sibling = _latencies(spec, "trunk" in links, "sibling" in links)
+    write, read = _latencies(spec, "trunk" in links, "sibling" in links)
     spec.close()
     spec.check()
     return _Shape(
@@ -111,9 +126,9 @@ def _read(spec: Reader) -> _Shape:
         hosts_per_group=group,
         planes=count,
         prefix=prefix,
-        lane=links["lane"].lasting(one / 2),
-        sibling=links["sibling"].lasting(sibling) if "sibling" in links else None,
-        trunk=links["trunk"].lasting((two - one) / 2) if "trunk" in links else None,
+        lane=links["lane"].lasting(write.lane, read.lane),
+        sibling=links["sibling"].lasting(write.sibling, read.sibling) if "sibling" in links else None,
+        trunk=links["trunk"].lasting(write.trunk, read.trunk) if "trunk" in links else None,
         cpu=links.get("cpus"),
         **extra,
     )
@@ -126,10 +141,10 @@ def _trunk(section: Reader) -> LinkSpec:
     return LinkSpec(capacity / taper, 0.0, LinkSpec.read_efficiency(section))
 
 
-def _latencies(spec: Reader, two_tiers: bool, siblings: bool) -> tuple[float, float, float]:
-    """One tier, two tiers, sibling [s] of the mapping ``latency`` or of the profile that it names."""
+def _latencies(spec: Reader, two_tiers: bool, siblings: bool) -> tuple[_Latency, _Latency]:
+    """Latencies of the mapping ``latency`` or of the profile that it names, and those of reads."""
     if not spec.has("latency"):
-        return 0.0, 0.0, 0.0
+        return (_Latency.split(0.0, 0.0, 0.0),) * 2
     if isinstance(spec.get("latency"), dict):
         profile = spec.section("latency")
     else:
@@ -146,14 +161,20 @@ def _latencies(spec: Reader, two_tiers: bool, siblings: bool) -> tuple[float, fl
     return _profile(profile, two_tiers, siblings)
 
 
-def _profile(profile: Reader, two_tiers: bool, siblings: bool) -> tuple[float, float, float]:
+def _profile(profile: Reader, two_tiers: bool, siblings: bool) -> tuple[_Latency, _Latency]:
+    read = _tiers(profile.section("read"), two_tiers, siblings) if profile.has("read") else None
+    write = _tiers(profile, two_tiers, siblings)
+    return write, write if read is None else read
+
+
+def _tiers(profile: Reader, two_tiers: bool, siblings: bool) -> _Latency:
     one = profile.quantity("one_tier", "time", zero=True)
     two = profile.quantity("two_tier", "time", zero=True) if two_tiers else one
     sibling = profile.quantity("sibling", "time", zero=True) if siblings else 0.0
     if two < one:
         profile.problem("two_tier", "two tiers are faster than one", "at least one_tier")
     profile.close()
-    return one, two, sibling
+    return _Latency.split(one, two, sibling)
 
 
 def _devices(pod: Wiring, shape: _Shape) -> IntArray:

@@ -85,6 +85,18 @@ def test_latency_profiles_add_up_along_the_path(profile: str, one: float, two: f
     assert found.latency[0, [0, 1, 2, 16]] == pytest.approx(np.array([0, sibling, one, two]) * 1e-6)
 
 
+@pytest.mark.parametrize(
+    ("profile", "one", "two", "sibling"),
+    [("cm384", 1.2, 1.9, 0.2), ("ubep", 0.929, 2.5, 0.218), ("strata", 0.7, 2.1, 0.2)],
+)
+def test_reads_have_their_own_latency_where_it_is_published(
+    profile: str, one: float, two: float, sibling: float
+) -> None:
+    pod = fabrics.load({"name": "cloudmatrix384", "latency": profile})
+    found = routes(pod, place(pod, 32), "read")
+    assert found.latency[0, [0, 1, 2, 16]] == pytest.approx(np.array([0, sibling, one, two]) * 1e-6)
+
+
 def test_tiers(two_hosts: Routes) -> None:
     assert two_hosts.tier[0, [0, 1, 2, 16]].tolist() == [Tier.SELF, Tier.DEVICE, Tier.HOST, Tier.DOMAIN]
     pod = fabrics.load("h100-ib")
