@@ -31,7 +31,7 @@ class Batch:
     @property
     def finish(self) -> FloatArray:
         """Finish of each flow (F,) [s], without latency; nan while it is under way."""
-        return self._network.fluid.finish[self._flows]
+        return self._network.finish[self._flows]
 
     @property
     def release(self) -> FloatArray:
@@ -52,14 +52,16 @@ class Batch:
 class Network:
     """Resources of ``capacity`` (N,) [units/s] that flows share max-min fairly.
 
-    ``tolerance`` relative to the makespan of a batch; 0 is exact.
+    ``tolerance`` relative to the makespan of a batch; 0 is exact. ``finish`` (F,) [s] of the flows of all batches, nan
+    of those that are under way.
     """
 
     def __init__(self, env: simpy.Environment, capacity: FloatArray, tolerance: float) -> None:
         self.env = env
         self.fluid = Fluid(capacity, tolerance)
-        # Of each flow its latency and its groups; of each group how many of its flows are still to come, and when
-        # the latest of the others arrives. A flow counts in as many groups as there are rows; -1 is none.
+        # Of each flow its finish as far as it has come, its latency and its groups; of each group how many of its
+        # flows are still to come, and when the latest of the others arrives. No group is -1.
+        self.finish = np.zeros(0)
         self._latency = np.zeros(0)
         self._groups = np.zeros((2, 0), dtype=np.int64)
         self._missing = np.zeros(0, dtype=np.int64)
@@ -103,6 +105,7 @@ class Network:
         self._advance()
         first = self.fluid.add(path, taken, size, np.full(len(size), np.inf))
         offset, count = len(self._missing), int(groups.max(initial=-1)) + 1
+        self.finish = np.append(self.finish, np.full(len(size), np.nan))
         self._latency = np.append(self._latency, latency)
         self._groups = np.hstack([self._groups, np.where(groups >= 0, groups + offset, -1)])
         self._missing = np.append(self._missing, np.bincount(groups[groups >= 0], minlength=count))
@@ -194,6 +197,7 @@ class Network:
         flows, ends = self._coming[self._come : upto], self._ends[self._come : upto]
         self._come = upto
         self._open -= len(flows)
+        self.finish[flows] = ends
         arrival = ends + self._latency[flows]
         groups = self._groups[:, flows]
         here = groups >= 0

@@ -79,6 +79,18 @@ def test_a_group_waits_for_flows_that_start_later() -> None:
     assert sent.batch.release.tolist() == [0.0, 5.0]
 
 
+def test_a_finish_is_known_as_soon_as_it_is_told() -> None:
+    """Also when the step of the engine goes on: a merged step does not end with its first finish."""
+    flows = 200
+    env, network = _network(0.5, ports=2 * flows)
+    size = np.linspace(1.0, 2.0, flows)
+    sent = Sent(network, [(flow, flows + flow) for flow in range(flows)], size.tolist()).start()
+    env.run(until=size[0] / 10.0 * (1 + 1e-6))
+    assert [group for group, _ in sent.told] == [flows]
+    assert sent.finish[0] == pytest.approx(size[0] / 10.0, rel=1e-6)
+    assert np.isnan(sent.finish[-1])
+
+
 def test_a_flow_starts_once() -> None:
     _, network = _network()
     sent = Sent(network, [(0, 2)], [10.0]).start()
