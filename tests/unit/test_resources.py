@@ -7,7 +7,7 @@ import pytest
 from moesim import resources
 from moesim.errors import InputError
 
-KINDS = ("topology", "scenario", "models", "calibration", "trace", "sources")
+KINDS = ("topology", "scenario", "models", "calibration", "trace", "sources", "measurements")
 
 
 @pytest.mark.parametrize("kind", KINDS)
