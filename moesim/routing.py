@@ -12,7 +12,7 @@ hundred; a fault splits just the classes that it makes unequal.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,6 +71,8 @@ def routes(topology: Topology, devices: IntArray, access: str) -> Routes:
     if access not in ACCESSES:
         raise InputError(Problem(f"unknown access {access!r}", legal=nearest(access, list(ACCESSES))))
     devices = np.asarray(devices, dtype=np.int64)
+    if access == "rdma":
+        topology = _by_nic_alone(topology)
     merged = quotient(topology, devices, access)
     paths = Paths(merged)
     _check_reach(topology, devices, paths.distance)
@@ -123,6 +125,19 @@ def same_ways(one: Routes, other: Routes) -> bool:
 
     both = zip(numbers(one), numbers(other), strict=True)
     return all(np.allclose(mine, theirs, rtol=1e-9, atol=0.0) for mine, theirs in both)
+
+
+def _by_nic_alone(topology: Topology) -> Topology:
+    """The pod without the links of its devices that do not lead to a NIC."""
+    kind = topology.vertex_kind
+    if not (kind == "nic").any():
+        raise InputError(
+            Problem("access rdma: the pod has no NICs", legal="a pod with a NIC for each device")
+        )
+    ends = kind[topology.link_src], kind[topology.link_dst]
+    of_device = (ends[0] == "device") | (ends[1] == "device")
+    gone = of_device & (ends[0] != "nic") & (ends[1] != "nic")
+    return replace(topology, link_capacity=np.where(gone, 0.0, topology.link_capacity))
 
 
 def _check_reach(topology: Topology, devices: IntArray, distance: NDArray[np.int32]) -> None:
