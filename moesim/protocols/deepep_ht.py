@@ -19,13 +19,11 @@ from pydantic import Field
 from moesim import buffers
 from moesim.moe import MoEModel
 from moesim.plan import After, FloatArray, FlowSet, IntArray, Local, Phase, Transfer, When
-from moesim.protocols import PROTOCOLS, Case, Params, Protocol, head, last, sequence
+from moesim.protocols import PROTOCOLS, Case, Params, Protocol, head, last, pool, sequence
+from moesim.traffic import off_own
 
 INDEX, WEIGHT, SOURCE = 8, 4, 8
 """Bytes that go with each dispatched row: an expert number and a gate weight for each of K, and whence it came."""
-
-RELAY, SEND = 0, 1
-"""Send engines of a rank. Channels are alike, so one stands for all of its kind, with the busiest channel's time."""
 
 
 class DeepEPHTParams(Params):
@@ -134,22 +132,17 @@ class DeepEPHighThroughput(Protocol):
         if _domains(case) == 1:
             return [*start, *self._push(case, "dispatch", "reorder", case.traffic.rows, row, after)]
         over, relayed = _hops(case)
-        engine = self._engine_s(case, case.traffic.rows_domain.sum(axis=1), row, rate)
-        nic = Transfer("dispatch.nic", "send", self._flows(case, "dispatch", over, row, engine, SEND), after)
+        nic = self._send(case, "dispatch.nic", over, row, after)
         engine = self._engine_s(case, relayed.sum(axis=1), row, case.calibration["dispatch_relay_rate"])
-        flows = self._flows(case, "dispatch", relayed, row, engine, RELAY)
         chunks = self._chunks(case, relayed)
-        forward = Transfer(
-            "dispatch.send", "send", _part(flows, 1 - 1 / chunks), (*after, After(nic.name, When.STREAM))
-        )
+        stream = (*after, After(nic.name, When.STREAM))
+        whole = self._send(case, "dispatch.send", relayed, row, stream, engine)
         # What the NIC brings last is forwarded when it is there.
-        waits = (After(forward.name), After(nic.name), After(nic.name, When.INBOUND))
-        rest = Transfer("dispatch.send last chunk", "send", _part(flows, 1 / chunks), waits)
-        seconds = case.copies * self._engine_s(case, case.traffic.rows.sum(axis=0), row, rate)
-        taken = Local("dispatch.receive", "reorder", seconds, (After(forward.name, When.STREAM),), chunks)
-        closing = (After(taken.name), After(rest.name), After(rest.name, When.INBOUND))
-        end = Local("dispatch.receive last chunk", "reorder", seconds / chunks, closing)
-        return [*start, nic, forward, rest, taken, end]
+        waits = (After(whole.name), After(nic.name), After(nic.name, When.INBOUND))
+        forward, rest = _split(whole, chunks, waits)
+        seconds = self._engine_s(case, case.traffic.rows.sum(axis=0), row, rate)
+        taken = _drain(case, "dispatch.receive", "reorder", seconds, chunks, after, rest)
+        return [*start, nic, forward, rest, *taken]
 
     def _combine(self, case: Case, after: tuple[After, ...]) -> list[Phase]:
         start = head(case, "combine", after)
@@ -159,25 +152,17 @@ class DeepEPHighThroughput(Protocol):
             return [*start, *self._push(case, "combine", "reduce", case.traffic.rows.T, row, after)]
         over, relayed = (hop.T for hop in _hops(case))
         engine = self._engine_s(case, relayed.sum(axis=1), row, rate)
-        gather = Transfer(
-            "combine.send", "send", self._flows(case, "combine", relayed, row, engine, SEND), after
-        )
+        gather = self._send(case, "combine.send", relayed, row, after, engine)
         chunks = self._chunks(case, relayed.T)
-        seconds = case.copies * self._engine_s(
-            case, relayed.sum(axis=0), row, case.calibration["combine_relay_rate"]
-        )
-        relay = Local("combine.relay", "reduce", seconds, (After(gather.name, When.STREAM),), chunks)
-        flows = self._flows(case, "combine", over, row)
-        nic = Transfer(
-            "combine.nic", "send", _part(flows, 1 - 1 / chunks), (After(gather.name, When.STREAM),)
-        )
-        rest = Transfer(
-            "combine.nic last chunk", "send", _part(flows, 1 / chunks), (After(nic.name), After(relay.name))
-        )
+        seconds = self._engine_s(case, relayed.sum(axis=0), row, case.calibration["combine_relay_rate"])
+        relay = _drain(case, "combine.relay", "reduce", seconds, chunks, after, gather)
+        whole = self._send(case, "combine.nic", over, row, (After(gather.name, When.STREAM),))
+        nic, rest = _split(whole, chunks, (After(whole.name), After(relay[-1].name)))
         # The sum of one row a domain has less to do than the relays, which pace it: what is left is a chunk.
-        seconds = case.copies * self._engine_s(case, case.traffic.rows_domain.sum(axis=1), row, rate) / chunks
+        seconds = self._engine_s(case, case.traffic.rows_domain.sum(axis=1), row, rate) / chunks
         closing = (After(rest.name), After(nic.name, When.INBOUND), After(rest.name, When.INBOUND))
-        return [*start, gather, relay, nic, rest, Local("combine.reduce", "reduce", seconds, closing)]
+        reduce = Local("combine.reduce", "reduce", seconds * case.copies, closing)
+        return [*start, gather, *relay, nic, rest, reduce]
 
     def _push(
         self, case: Case, operation: str, label: str, rows: IntArray, row: float, after: tuple[After, ...]
@@ -188,13 +173,10 @@ class DeepEPHighThroughput(Protocol):
         engine = np.maximum(
             self._engine_s(case, rows.sum(axis=1), row, rate), away * row / case.calibration["port_rate"]
         )
-        flows = self._flows(case, operation, rows, row, engine, SEND)
-        send = Transfer(f"{operation}.send", "send", flows, after)
-        seconds = case.copies * self._engine_s(case, rows.sum(axis=0), row, rate)
-        stream = (After(send.name, When.STREAM),)
-        taken = Local(f"{operation}.receive", label, seconds, stream, self._chunks(case, rows))
-        done = Local(f"{operation}.end", "wait", case.each(0.0), (After(taken.name), After(send.name)))
-        return [send, taken, done]
+        send = self._send(case, f"{operation}.send", rows, row, after, engine)
+        seconds = self._engine_s(case, rows.sum(axis=0), row, rate)
+        chunks = self._chunks(case, rows)
+        return [send, *_drain(case, f"{operation}.receive", label, seconds, chunks, after, send)]
 
     def _engine_s(self, case: Case, rows: IntArray, row: float, rate: float) -> FloatArray:
         """(R,) [s] that the busiest channel works on ``rows`` (R,) of each rank, ``row`` [B] each.
@@ -211,28 +193,24 @@ class DeepEPHighThroughput(Protocol):
         pieces = float(rows.sum(axis=1).max(initial=0)) / (channels * nearby * case.calibration["chunk"])
         return max(1.0, pieces)
 
-    def _flows(
+    def _send(
         self,
         case: Case,
-        operation: str,
+        name: str,
         rows: IntArray,
         row: float,
+        after: tuple[After, ...],
         engine_s: FloatArray | None = None,
-        engine: int = SEND,
-    ) -> FlowSet:
-        """Flows of ``rows`` (R, R); the time ``engine_s`` (R,) of an engine is split over what leaves the rank.
+    ) -> Transfer:
+        """Send ``rows`` (R, R); ``engine_s`` (R,), own-rank rows included, is spread over those that leave the rank.
 
-        Own-rank rows take the same engine, but no fabric.
+        On the NIC no SM counts: it is fed faster than it sends.
         """
-        away = rows * ~np.eye(case.ranks, dtype=bool)
-        src, dst = np.nonzero(away)
-        count = away[src, dst].astype(np.float64)
-        payload = count * case.model.payload_bytes(self.formats[operation == "combine"])
-        core, core_s = None, None
-        if engine_s is not None and "imbalance" not in case.off:
-            core = np.full(len(src), engine)
-            core_s = (engine_s / np.maximum(away.sum(axis=1), 1))[src] * count
-        return FlowSet.of(src, dst, payload, wire=count * row, messages=count, core=core, core_s=core_s)
+        payload = case.model.payload_bytes(self.formats[name.startswith("combine")])
+        each = (
+            np.zeros(case.ranks) if engine_s is None else engine_s / np.maximum(off_own(rows).sum(axis=1), 1)
+        )
+        return pool.send(case, name, rows, after, payload=payload, wire=row, seconds=each[:, None])
 
     def buffers(self, case: Case) -> dict[str, float]:
         """Queues, which do not grow with the batch, and the rows that a rank receives: counted, then allocated."""
@@ -266,6 +244,31 @@ def _hops(case: Case) -> tuple[IntArray, IntArray]:
     forwarded = np.zeros_like(over)
     np.add.at(forwarded, (relay[:, domain], ranks[None, :]), case.traffic.rows)
     return over, forwarded
+
+
+def _drain(
+    case: Case,
+    name: str,
+    label: str,
+    seconds: FloatArray,
+    chunks: float,
+    after: tuple[After, ...],
+    source: Transfer,
+) -> list[Phase]:
+    """Empty the queues in ``seconds`` (R,) beside ``source``; when that has ended, a chunk is left.
+
+    A rank waits for its own sends too: what they sent last is in its peers' queues as theirs is in its own.
+    """
+    last_s = case.copies * seconds / chunks
+    beside = Local(name, label, case.copies * seconds - last_s, after)
+    waits = (After(beside.name), After(source.name), After(source.name, When.INBOUND))
+    return [beside, Local(f"{name} last chunk", label, last_s, waits)]
+
+
+def _split(whole: Transfer, chunks: float, waits: tuple[After, ...]) -> tuple[Transfer, Transfer]:
+    """``whole`` without its last chunk, and that chunk, which ``waits``."""
+    rest = Transfer(f"{whole.name} last chunk", whole.label, _part(whole.flows, 1 / chunks), waits)
+    return replace(whole, flows=_part(whole.flows, 1 - 1 / chunks)), rest
 
 
 def _part(flows: FlowSet, share: float) -> FlowSet:

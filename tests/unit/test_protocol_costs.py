@@ -87,12 +87,25 @@ def test_tff_blocks_carry_480_of_512_bytes():
     assert flows.wire == pytest.approx(flows.messages * 3 * 512)  # ceil((1024 + 64) / 480) blocks
 
 
-def test_deepep_rows_have_a_header_and_flags_cost_issue():
-    one = layer("deepep-ll", constants={"issue": 1e-6, "cores": 4})
-    found = phases(one)
+def test_deepep_rows_have_a_header_pass_one_port_and_flags_only_fly():
+    one = layer("deepep-ll", constants={"dispatch_port_rate": 5e10})
+    found, row = phases(one), HIDDEN + 4 * HIDDEN / 128 + 16
     flows = found["dispatch.send"].flows
-    assert flows.wire == pytest.approx(flows.messages * (HIDDEN + 4 * HIDDEN / 128 + 16))
-    assert found["dispatch.flags"].duration == pytest.approx(4e-6)  # 16 experts, 4 cores
+    assert flows.wire == pytest.approx(flows.messages * row)
+    assert flows.core_s == pytest.approx(flows.messages * row / 5e10)
+    far = one.case.routes.latency.max(axis=1)
+    assert found["dispatch.flag flight"].duration == pytest.approx(far)
+    assert "dispatch.post" not in found  # nothing goes through a NIC
+
+
+def test_deepep_posts_where_messages_go_through_a_nic():
+    times = {"dispatch_post": 4e-6, "combine_post": 9e-6}
+    both, one_host = layer("deepep-ll", pod_name="rails", constants=times), {"pod_name": "rails", "ep": 4}
+    assert phases(both)["dispatch.post"].duration == pytest.approx(4e-6)
+    assert phases(both)["combine.post"].duration == pytest.approx(9e-6)
+    assert "dispatch.post" not in phases(layer("deepep-ll", **one_host, constants=times))
+    rdma = layer({"kind": "deepep-ll", "transport": "rdma"}, **one_host, constants=times)
+    assert phases(rdma)["dispatch.post"].duration == pytest.approx(4e-6)
 
 
 def test_nccl_packs_exchanges_counts_and_sets_up_each_peer():
