@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol, TypeVar, get_args, runtime_checkable
 
 from pydantic import BaseModel, ValidationError
@@ -76,18 +76,27 @@ def problems_of(error: ValidationError, model: type[BaseModel], document: Docume
     merged: dict[Loc, list[dict[str, Any]]] = {}
     branches: set[Loc] = set()
     for item in error.errors(include_url=False):
+        if _miscounted(item):
+            continue
         loc, rest = _within(document, item["loc"])
         merged.setdefault(loc, []).append(dict(item))
         if rest and item["type"] != "missing":
             branches.add(loc)
     # "a list is not a number" goes without saying where one of the list's items is what is wrong.
-    deeper = {loc for loc in branches if any(other[: len(loc)] == loc != other for other in merged)}
+    above = {other[:depth] for other in merged for depth in range(len(other))}
+    deeper = branches & above
     return [
         problem
         for loc, items in merged.items()
         if loc not in deeper
         for problem in _at(loc, items, model, document)
     ]
+
+
+def _miscounted(item: Mapping[str, Any]) -> bool:
+    """Items that are wrong are not counted by pydantic, and then "too few" is said of a list that is long enough."""
+    least = (item.get("ctx") or {}).get("min_length", 0)
+    return item["type"] == "too_short" and isinstance(item["input"], list) and len(item["input"]) >= least
 
 
 def _within(document: Document, loc: tuple[int | str, ...]) -> tuple[Loc, Loc]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from moesim import summary
 from moesim.errors import InputError
 
 
@@ -64,8 +64,13 @@ class Comparison:
 def compare(a: Mapping[str, Any], b: Mapping[str, Any]) -> Comparison:
     """Compare two summaries (:meth:`Result.to_json`, :func:`moesim.result.load_summary`).
 
-    Raises :class:`InputError` if their fidelity or tolerance differs, or if no strategy is in both.
+    Raises :class:`InputError` if one is no summary, if their fidelity or tolerance differs, or if no strategy is
+    in both.
     """
+    for which, document in (("the first result", a), ("the second result", b)):
+        if not isinstance(document, Mapping):
+            raise TypeError(f"{which} is a {type(document).__name__}, compare takes Result.to_json()")
+        summary.check(document, which)
     for key in ("fidelity", "tolerance"):
         if a.get(key) != b.get(key):
             raise InputError(
@@ -76,10 +81,7 @@ def compare(a: Mapping[str, Any], b: Mapping[str, Any]) -> Comparison:
     both = [name for name in first if name in second]
     if not both:
         raise InputError(f"cannot compare: no strategy is in both ({', '.join(first)}; {', '.join(second)})")
-    try:
-        rows = tuple(row for name in both for row in _rows(name, first[name], second[name]))
-    except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"cannot compare: a result is incomplete ({error!r})") from None
+    rows = tuple(row for name in both for row in _rows(name, first[name], second[name]))
     return Comparison(
         rows=rows,
         only_a=tuple(name for name in first if name not in second),
@@ -89,27 +91,17 @@ def compare(a: Mapping[str, Any], b: Mapping[str, Any]) -> Comparison:
 
 
 def _by_name(document: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    try:
-        return {item["name"]: item for item in document["strategies"]}
-    except (KeyError, TypeError) as error:
-        raise InputError(f"cannot compare: a result is incomplete ({error!r})") from None
+    return {item["name"]: item for item in document["strategies"]}
 
 
 def _rows(name: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Row]:
     for stage in ("layer", "dispatch", "expert", "combine"):
         for statistic in ("critical", "mean", "p50", "p99", "max"):
             metric = f"{stage}_s"
-            values = (_quantity(one["metrics"][metric][statistic]) for one in (a, b))
+            values = (float(one["metrics"][metric][statistic]) for one in (a, b))
             yield Row(name, metric, statistic, *values)
-    totals = (sum(_quantity(size) for size in one["buffers_B"].values()) for one in (a, b))
+    totals = (float(sum(one["buffers_B"].values())) for one in (a, b))
     yield Row(name, "buffers_B", "total", *totals)
-
-
-def _quantity(value: object) -> float:
-    """``value`` as a number that can be compared; a time or size is finite and not negative."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
-        raise TypeError(f"{value!r} is no time or size")
-    return float(value)
 
 
 def _differences(a: object, b: object, place: str) -> Iterator[str]:

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from moesim import requirement, tables
-from moesim.errors import InputError, Problem
+from moesim import jsonio, requirement, summary, tables
+from moesim.errors import InputError, MoesimError, Problem
 from moesim.outcome import StrategyOutcome, cited_json, plain_data, same
 from moesim.sources import Cited, Grade, Source, bibliography
+from moesim.summary import SCHEMA
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Result", "StrategyOutcome", "load_summary", "sources_of"]
+__all__ = ["SCHEMA", "Result", "StrategyOutcome", "load_summary", "sources_of"]
 
-SCHEMA = 1
 _SUMMARY, _PROVENANCE, _SCENARIO = "result.json", "provenance.json", "scenario.yaml"
 _FILES = {_SUMMARY, _PROVENANCE, _SCENARIO, *(f"{table}.csv" for table in tables.TABLES)}
 
@@ -170,10 +170,10 @@ class Result:
         """The result that :meth:`save` wrote; equal to it. Raises :class:`InputError` on anything else."""
         folder = Path(folder)
         document = load_summary(folder)
-        provenance = _read_json(folder / _PROVENANCE)
+        provenance = jsonio.load(folder / _PROVENANCE)
         parts = {table: tables.read(_existing(folder / f"{table}.csv")) for table in tables.TABLES}
         try:
-            return Result(
+            found = Result(
                 scenario=document["scenario"],
                 seed=document["seed"],
                 fidelity=document["fidelity"],
@@ -186,10 +186,12 @@ class Result:
                 applied=tuple(document["applied"]),
                 inputs=provenance["inputs"],
             )
-        except (KeyError, TypeError, ValueError) as error:
+            found.to_json()  # what cannot be summed up again is no result either
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError, MoesimError) as error:
             raise InputError(
                 Problem(f"not a result that moesim wrote ({error!r})", path=str(folder))
             ) from None
+        return found
 
 
 def sources_of(cited: Sequence[Cited]) -> tuple[Source, ...]:
@@ -201,11 +203,13 @@ def sources_of(cited: Sequence[Cited]) -> tuple[Source, ...]:
 def load_summary(path: str | Path) -> dict[str, Any]:
     """The JSON summary of a saved result: a folder, or a file that ``--json`` or ``--out`` wrote."""
     path = Path(path)
-    document = _read_json(path / _SUMMARY if path.is_dir() else path)
+    file = path / _SUMMARY if path.is_dir() else path
+    document = jsonio.load(file)
     if document.get("schema") != SCHEMA or not isinstance(document.get("strategies"), list):
         raise InputError(
-            Problem("not a result of moesim", path=str(path), legal=f"schema {SCHEMA}, with strategies")
+            Problem("not a result of moesim", path=str(file), legal=f"schema {SCHEMA}, with strategies")
         )
+    summary.check(document, str(file))
     return document
 
 
@@ -296,16 +300,6 @@ def _existing(path: Path) -> Path:
     if not path.is_file():
         raise InputError(Problem("no such file in this result", path=str(path)))
     return path
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        document = json.loads(_existing(path).read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(Problem(f"not JSON ({error})", path=str(path))) from None
-    if not isinstance(document, dict):
-        raise InputError(Problem("not a JSON object", path=str(path)))
-    return document
 
 
 def _write_json(path: Path, document: Mapping[str, Any]) -> None:

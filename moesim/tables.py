@@ -99,7 +99,10 @@ def _value(name: str, text: str) -> str | int | float:
 def arrays(
     cases: Sequence[Row], ranks: Sequence[Row]
 ) -> tuple[IntArray, dict[str, FloatArray], dict[str, FloatArray], dict[str, FloatArray]]:
-    """Of one strategy: cases (C, 2), stages {name: (C, R)}, bounds and breakdown {name: (C,)}."""
+    """Of one strategy: cases (C, 2), stages {name: (C, R)}, bounds and breakdown {name: (C,)}.
+
+    Raises ``KeyError`` or ``ValueError`` for rows that :func:`rows` did not make.
+    """
     numbers = np.array([(row["step"], row["layer"]) for row in cases], dtype=np.int64).reshape(-1, 2)
     shape = (len(cases), len(ranks) // max(len(cases), 1))
     stages = {
@@ -113,4 +116,7 @@ def arrays(
     parts = {
         label: np.array([row[f"{_PART}{label}_s"] for row in cases], dtype=np.float64) for label in labels
     }
+    for name, times in (*stages.items(), *bound.items(), *parts.items()):
+        if not np.isfinite(times).all():
+            raise ValueError(f"{name} holds what is no time")
     return numbers, stages, bound, parts

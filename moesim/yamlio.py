@@ -108,7 +108,8 @@ class Document:
         mark = self.mark(loc, at)
         if mark is None:
             name = ".".join(str(step) for step in loc)
-            return Problem(f"{name}: {message}" if name else message, self.path, legal=legal)
+            said = name == "" or message.startswith(name)
+            return Problem(message if said else f"{name}: {message}", self.path, legal=legal)
         return mark.problem(message, legal)
 
     def place(self, problem: Problem, loc: Loc, at: str = "value") -> Problem:

@@ -80,18 +80,37 @@ def test_ratio_from_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "strategies",
-    [[{}], [None], [{"name": "baseline"}], [{"name": "baseline", "metrics": 3, "buffers_B": {}}]],
+    ("strategies", "message"),
+    [
+        ([], "strategies cannot be a list of 0"),
+        ([{}], "'name' is missing in strategies.0"),
+        ([None], "strategies.0 cannot be empty"),
+        ([{"name": "baseline"}], "'metrics' is missing in strategies.0"),
+        ([{"name": "baseline", "metrics": 3, "buffers_B": {}}], "strategies.0.metrics cannot be 3"),
+    ],
 )
-def test_an_incomplete_document_is_refused(make_result: Make, strategies: list[object]) -> None:
+def test_an_incomplete_document_is_refused(make_result: Make, strategies: list[object], message: str) -> None:
     a = make_result().to_json()
-    with pytest.raises(InputError, match="incomplete"):
+    with pytest.raises(InputError) as caught:
         compare(a, {**a, "strategies": strategies})
+    assert any(message in str(problem) for problem in caught.value.problems), str(caught.value)
+    assert {problem.path for problem in caught.value.problems} == {"the second result"}
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1e-6, "5us", None, True])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1e-6, "5us", None, True, 10**400])
 def test_what_is_no_time_is_refused_and_not_compared(make_result: Make, value: object) -> None:
     good, bad = make_result().to_json(), make_result().to_json()
     bad["strategies"][0]["metrics"]["layer_s"]["critical"] = value
-    with pytest.raises(InputError, match="is no time or size"):
+    with pytest.raises(InputError, match=r"strategies\.0\.metrics\.layer_s\.critical cannot be"):
         compare(good, bad)
+
+
+def test_what_is_no_summary_is_refused(make_result: Make) -> None:
+    made = make_result()
+    with pytest.raises(TypeError, match=r"Result\.to_json"):
+        compare(made, made)  # type: ignore[arg-type]
+    deep: dict[str, object] = {}
+    for _ in range(5000):
+        deep = {"x": deep}
+    with pytest.raises(InputError, match="nested"):
+        compare(made.to_json(), {**made.to_json(), "scenario": deep})

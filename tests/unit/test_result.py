@@ -272,3 +272,54 @@ def test_a_loop_of_links_is_no_folder(tmp_path: Path) -> None:
     loop.symlink_to(loop)
     with pytest.raises(InputError, match="loop"):
         ready(loop)
+
+
+ODD: tuple[Any, ...] = (None, -1, 0, 1e300, "x", "", [], {}, [[1]], {"x": 1}, True)
+
+
+def read_or_refused(folder: Path) -> bool:
+    """True unless a refusal does not name the folder; any other error is the test's."""
+    try:
+        Result.load(folder).to_json()
+    except InputError as error:
+        return str(folder) in str(error)
+    return True
+
+
+def test_a_result_with_any_key_changed_is_read_or_refused(make_result: Make, tmp_path: Path) -> None:
+    folder = make_result().save(tmp_path / "out")
+    for name in ("result.json", "provenance.json"):
+        whole = (folder / name).read_text()
+
+        def paths(part: Any, above: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+            items = (
+                part.items() if isinstance(part, dict) else enumerate(part) if isinstance(part, list) else ()
+            )
+            return [found for key, item in items for found in ((*above, key), *paths(item, (*above, key)))]
+
+        for number, path in enumerate(paths(json.loads(whole))):
+            document = json.loads(whole)
+            holder = document
+            for key in path[:-1]:
+                holder = holder[key]
+            holder[path[-1]] = ODD[number % len(ODD)]
+            (folder / name).write_text(json.dumps(document))
+            assert read_or_refused(folder), path
+        (folder / name).write_text(whole)
+
+
+@pytest.mark.parametrize("table", tables.TABLES)
+def test_a_result_with_any_cell_changed_is_read_or_refused(
+    make_result: Make, tmp_path: Path, table: str
+) -> None:
+    folder = make_result().save(tmp_path / "out")
+    file = folder / f"{table}.csv"
+    lines = file.read_text().splitlines()
+    for row in (0, 1, len(lines) - 1):
+        for column in range(lines[0].count(",") + 1):
+            for odd in ("", "x", "1e999", "nan", "9" * 30, '"', "-3", "\udc80"):
+                cells = [line.split(",") for line in lines]
+                cells[row][column] = odd
+                text = "\n".join(",".join(one) for one in cells) + "\n"
+                file.write_bytes(text.encode("utf-8", "surrogateescape"))
+                assert read_or_refused(folder), (row, column, odd)
