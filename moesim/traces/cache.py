@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import tempfile
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from moesim.traces.source import Batch
 from moesim.traces.trace import Trace
@@ -21,6 +23,8 @@ LARGEST = 256 << 20
 """Larger traces [B] are composed anew each time."""
 CAPACITY = 2 << 30
 """Beyond this [B] in all, those that were used longest ago are removed."""
+
+_ARRAYS = ("ids", "requests", "layer_ids")
 
 
 def folder() -> Path:
@@ -61,13 +65,26 @@ def _code() -> str:
     return digest.hexdigest()
 
 
+def _digest(name: str, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> str:
+    """SHA-256 of an entry's name and content: what somebody else has put there is not taken for ours."""
+    digest = hashlib.sha256(json.dumps([name, facts], sort_keys=True).encode())
+    for key in _ARRAYS:
+        array = np.ascontiguousarray(arrays[key])
+        digest.update(f"{key} {array.dtype.str} {array.shape} ".encode())
+        digest.update(array.data)
+    return digest.hexdigest()
+
+
 def load(name: str) -> Trace | None:
     """The trace called ``name``, or ``None`` if it is not there or cannot be read."""
     try:
         path = folder() / f"{name}.npz"
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+            arrays = {key: file[key] for key in _ARRAYS}
             facts = json.loads(str(file["facts"]))
-            trace = Trace(ids=file["ids"], requests=file["requests"], layer_ids=file["layer_ids"], **facts)
+            if facts.pop("digest") != _digest(name, facts, arrays):
+                return None
+            trace = Trace(**arrays, **facts)
     except Exception:  # a damaged archive fails in many ways, and all mean: compose it again
         return None
     with suppress(OSError):
@@ -81,21 +98,15 @@ def save(name: str, trace: Trace) -> None:
     """Keep ``trace``: written beside its place and renamed into it. Does nothing where that is impossible."""
     if trace.ids.nbytes > LARGEST:
         return
-    facts = json.dumps(
-        {"experts": trace.experts, "phase": trace.phase, "origin": trace.origin, "notes": trace.notes}
-    )
+    arrays = {name: getattr(trace, name) for name in _ARRAYS}
+    facts: dict[str, Any] = {key: getattr(trace, key) for key in ("experts", "phase", "origin", "notes")}
+    facts["digest"] = _digest(name, facts, arrays)
     with suppress(OSError, RuntimeError):  # RuntimeError: there is no home folder
         folder().mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=folder(), suffix=".part")
         try:
             with os.fdopen(handle, "wb") as file:
-                np.savez(
-                    file,
-                    ids=trace.ids,
-                    requests=trace.requests,
-                    layer_ids=trace.layer_ids,
-                    facts=np.array(facts),
-                )
+                np.savez(file, facts=np.array(json.dumps(facts)), **arrays)
             os.replace(temporary, folder() / f"{name}.npz")
         except BaseException:
             with suppress(OSError):

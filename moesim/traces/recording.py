@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from moesim import jsonio
 from moesim.errors import InputError, Problem
 
 LARGEST = 1 << 30
@@ -98,13 +100,16 @@ def _refusal(path: Path, array: str | None, message: str, legal: str | None = No
 
 def _arrays(path: Path) -> dict[str, NDArray[Any]]:
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(path) as archive, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # numpy's, of a header that Python 2 wrote
             _check_sizes(path, archive)
             present = {info.filename.removesuffix(".npy") for info in archive.infolist()}
-    except (zipfile.BadZipFile, EOFError, ValueError, NotImplementedError):
-        raise _refusal(path, None, "is not an .npz archive, or is damaged") from None
+    except InputError:
+        raise
     except OSError as error:
         raise _refusal(path, None, error.strerror or "cannot be read") from None
+    except Exception:  # a hostile archive fails in any way it likes
+        raise _refusal(path, None, "is not an .npz archive, or is damaged") from None
     missing = [name for name in _NEEDED if name not in present]
     if missing:
         legal = f"a token-level recording has the arrays {', '.join(_NEEDED)}"
@@ -114,7 +119,8 @@ def _arrays(path: Path) -> dict[str, NDArray[Any]]:
         if name not in present:
             continue
         try:
-            with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+            with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file, warnings.catch_warnings():
+                warnings.simplefilter("ignore")
                 found[name] = file[name]
         except Exception as error:  # zlib, zip, header and I/O errors: all mean a damaged member
             raise _refusal(
@@ -161,20 +167,30 @@ def _meta(path: Path, array: NDArray[Any]) -> dict[str, Any]:
         raise _refusal(path, "meta", "is not JSON") from None
     if not isinstance(meta, dict):
         raise _refusal(path, "meta", "is not a JSON object")
+    jsonio.check(meta, f"{path}: array 'meta'")
     if meta.get("kind") != "token":
-        raise _refusal(path, "meta", f"kind is {meta.get('kind')!r}", "'token': a token-level recording")
+        raise _refusal(
+            path, "meta", f"kind is {_shown(meta.get('kind'))}", "'token': a token-level recording"
+        )
     for key, kind in (("model", str), ("phase", str), ("experts", int), ("topk", int)):
         if not isinstance(meta.get(key), kind) or isinstance(meta.get(key), bool):
-            raise _refusal(path, "meta", f"{key} is {meta.get(key)!r}", f"{key}: {kind.__name__}")
+            raise _refusal(path, "meta", f"{key} is {_shown(meta.get(key))}", f"{key}: {kind.__name__}")
     if not 1 <= meta["topk"] <= meta["experts"] <= 65535:
-        raise _refusal(path, "meta", f"experts {meta['experts']} and topk {meta['topk']} are impossible")
+        raise _refusal(
+            path, "meta", f"experts {_shown(meta['experts'])} and topk {_shown(meta['topk'])} are impossible"
+        )
     return meta
+
+
+def _shown(value: object) -> str:
+    text = f"{float(value):g}" if isinstance(value, int) and abs(value) > 10**15 else repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _is_prefill(path: Path, meta: dict[str, Any]) -> bool:
     text = meta["phase"].strip().lower()
     if not text.startswith(("prefill", "decode")):
-        raise _refusal(path, "meta", f"phase is {meta['phase']!r}", "prefill ... or decode ...")
+        raise _refusal(path, "meta", f"phase is {_shown(meta['phase'])}", "prefill ... or decode ...")
     return bool(text.startswith("prefill"))
 
 
@@ -186,7 +202,9 @@ def _ids(path: Path, array: NDArray[Any], meta: dict[str, Any]) -> NDArray[np.ui
     if array.shape[2] != meta["topk"]:
         raise _refusal(path, "ids", f"has {array.shape[2]} experts a token, meta says topk {meta['topk']}")
     if meta.get("moe_layers", array.shape[1]) != array.shape[1]:
-        raise _refusal(path, "ids", f"has {array.shape[1]} layers, meta says moe_layers {meta['moe_layers']}")
+        raise _refusal(
+            path, "ids", f"has {array.shape[1]} layers, meta says moe_layers {_shown(meta['moe_layers'])}"
+        )
     outside = (array < 0) | (array >= meta["experts"])
     if outside.any():
         token, layer, pick = (int(i) for i in np.argwhere(outside)[0])

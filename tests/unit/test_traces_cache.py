@@ -109,6 +109,26 @@ def test_a_damaged_entry_is_ignored_and_replaced(home: Path, damage: bytes | Non
     assert entry.read_bytes() == whole
 
 
+@pytest.mark.parametrize("changed", ["ids", "requests", "layer_ids", "facts", "name"])
+def test_an_entry_that_is_not_what_was_kept_is_ignored(home: Path, changed: str) -> None:
+    first = batch()
+    (entry,) = home.iterdir()
+    if changed == "name":
+        other = batch(seed=1)
+        (fresh,) = set(home.iterdir()) - {entry}
+        shutil.copy(fresh, entry)
+        assert not equal(first, other)
+    else:
+        with np.load(entry) as file:
+            arrays = dict(file)
+        if changed == "facts":
+            arrays["facts"] = np.array(str(arrays["facts"]).replace("lognormal", "zipf"))
+        else:
+            arrays[changed] = arrays[changed] + 60_000  # of the right shape and type, and out of range
+        np.savez(entry, **arrays)
+    assert equal(first, batch())
+
+
 def test_a_cache_that_cannot_be_made_or_read_does_not_matter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -330,3 +330,55 @@ def test_a_continuous_batch_changes_from_step_to_step_as_published(size: int) ->
     kept = np.mean([len({*np.argsort(a)[-4:]} & {*np.argsort(b)[-4:]}) / 4 for a, b in pairs])
     found = (imbalance(counts, 8), imbalance(counts, 32), correlation, kept)
     assert found == pytest.approx(CONTINUOUS[size], rel=0.05)
+
+
+def test_a_header_with_any_byte_changed_is_read_or_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.npz"
+    meta = {"kind": "token", "model": "m", "phase": "decode", "experts": 4, "topk": 2}
+    ids = np.array([[[0, 1]], [[1, 2]]])
+    np.savez(path, ids=ids, seq_start=np.array([0, 2]), meta=np.array(json.dumps(meta)))
+    whole = path.read_bytes()
+    refused = 0
+    for place in range(len(whole)):
+        changed = bytearray(whole)
+        changed[place] ^= 0xFF
+        path.write_bytes(changed)
+        try:
+            recording.load(path, "decode")
+        except InputError as error:
+            refused += str(path) in str(error)
+    assert refused > len(whole) // 2  # the rest are time stamps, attributes and padding
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "{'descr': '<i8', 'fortran_order': False, 'shape': (-1,), }",
+        "{'descr': '<i8', 'fortran_order': False, 'shape': (2L,), }",
+        "{'descr': '<i8', 'fortran_order': False, 'shape': ('a',), }",
+        "{'descr': '<i8', 'fortran_order': False, 'shape': (" + "9" * 5000 + ",), }",
+        "{'descr': '|V0', 'fortran_order': False, 'shape': (2,), }",
+        "{'descr': '<U99999999999', 'fortran_order': False, 'shape': (2,), }",
+        "{'descr': [('a', '|O')], 'fortran_order': False, 'shape': (2,), }",
+        "(" * 300 + ")" * 300,
+        "{" * 9000,
+        "",
+    ],
+)
+def test_a_malformed_header_is_refused(tmp_path: Path, header: str) -> None:
+    path = tmp_path / "t.npz"
+    text = header.encode() + b"\n"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in ("ids", "seq_start", "meta"):
+            archive.writestr(f"{name}.npy", b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text)
+    with pytest.raises(InputError, match=r"t\.npz"):
+        recording.load(path, "decode")
+
+
+def test_half_of_a_character_in_the_facts_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.npz"
+    meta = {"kind": "token", "model": "\ud800", "phase": "decode", "experts": 4, "topk": 2}
+    ids = np.array([[[0, 1]], [[1, 2]]])
+    np.savez(path, ids=ids, seq_start=np.array([0, 2]), meta=np.array(json.dumps(meta)))
+    with pytest.raises(InputError, match="half of a character"):
+        recording.load(path, "decode")
