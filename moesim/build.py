@@ -146,7 +146,7 @@ def build(scenario: Scenario) -> Built:
     assert model is not None
     assert pod is not None
     assert devices is not None
-    pod = replace(pod, properties=_properties(pod, devices))
+    pod = replace(pod, properties=properties(pod, devices))
     warnings = (*_stand_in(scenario, pod, model), *_idle(scenario, pod, strategies))
     return Built(scenario, pod, devices, model, layers, strategies, warnings)
 
@@ -255,7 +255,7 @@ def _lacking(
     devices: NDArray[np.int64] | None,
     strategies: tuple[tuple[Protocol, Balancer], ...],
 ) -> Iterator[Problem]:
-    has = _properties(pod, devices)
+    has = properties(pod, devices)
     for number, (one, pair) in enumerate(zip(scenario.strategies, strategies, strict=True)):
         for name, key in sorted(_needs(*pair).items()):
             if name not in has and name not in one.assume:
@@ -267,7 +267,7 @@ def _lacking(
                 yield scenario.document.problem(("strategies", number, key), message, legal)
 
 
-def _properties(pod: Topology, devices: NDArray[np.int64] | None) -> frozenset[str]:
+def properties(pod: Topology, devices: NDArray[np.int64] | None) -> frozenset[str]:
     """What the pod offers to these ranks: multicast, and stores to every rank, end where a scale-up domain does."""
     if devices is None or len(set(pod.domain[pod.devices[devices]].tolist())) == 1:
         return pod.properties | {REACH}

@@ -12,16 +12,15 @@ from typing import Any, get_args
 
 import numpy as np
 
-from moesim import bounds, compute, execution, expected, fabrics, moe, protocols, ranks, resources
+from moesim import bounds, build, compute, execution, expected, fabrics, moe, protocols, ranks, resources
 from moesim.calibration import Calibration
 from moesim.contention import Resources
 from moesim.errors import InputError
 from moesim.measurements import COMPUTE, Measurement
 from moesim.moe import MoEModel
 from moesim.placement import Assignment
-from moesim.plan import Plan
+from moesim.plan import IntArray, Plan
 from moesim.protocols import PROTOCOLS, Case, Protocol
-from moesim.protocols.pool import REACH
 from moesim.routing import Routes, routes
 from moesim.topology import Topology
 from moesim.traffic import Traffic
@@ -31,6 +30,9 @@ _MODES: Mapping[str, dict[str, Any]] = {
     "deepep-ll-rdma": {"kind": "deepep-ll", "transport": "rdma"},
 }
 """Names in measurements for a protocol with a parameter."""
+
+MOST_RANKS = 768
+"""Larger groups are not modelled: routes between all pairs would take longer than all other rows together."""
 
 _EXPERTS, _HIDDEN = 256, 7168
 """Blank ``experts`` means 256 at this width, which is that of DeepSeek-V3."""
@@ -96,9 +98,11 @@ class Predictor:
         protocol, costs = self._protocol(row)
         if row.sms is not None and row.sms > pod.device.cores:
             raise InputError(f"{row.sms} SMs of {pod.device.cores}")
-        found = self._routed(pod, row, costs.access)
-        if REACH in protocol.needs() and len(set(found.domain.tolist())) > 1:
-            raise InputError(f"{protocol.kind} needs its {row.ep} ranks in one scale-up domain")
+        devices = ranks.place(pod, row.ep)
+        missing = protocol.needs() - build.properties(pod, devices)
+        if missing:
+            raise InputError(f"{protocol.kind} needs {', '.join(sorted(missing))} between its {row.ep} ranks")
+        found = self._routed(pod, devices, row.pod, costs.access)
         model = _model(row, int(found.host.max()) + 1)
         protocol.check(model, row.ep)
         assignment, traffic = self._counted(row, model, found)
@@ -117,11 +121,12 @@ class Predictor:
         """The pod, with as many times its usual hosts as ``ep`` needs if their number is the user's choice."""
         if name not in resources.names("topology"):
             raise InputError(f"unknown pod {name!r}")
+        if ep > MOST_RANKS:
+            raise InputError(f"EP{ep}: at most {MOST_RANKS} ranks are modelled")
         pod = self._loaded(name, 1)
         times = -(-ep // len(pod.devices))
         if times > 1 and "hosts" in pod.parameters:
             pod = self._loaded(name, times)
-        ranks.place(pod, ep)
         return pod
 
     def _loaded(self, name: str, times: int) -> Topology:
@@ -133,10 +138,10 @@ class Predictor:
             self._pods[key] = fabrics.load(name, hosts)
         return self._pods[key]
 
-    def _routed(self, pod: Topology, row: Measurement, access: str) -> Routes:
-        key = (row.pod, row.ep, access)
+    def _routed(self, pod: Topology, devices: IntArray, name: str, access: str) -> Routes:
+        key = (name, len(devices), access)
         if key not in self._routes:
-            self._routes[key] = routes(pod, ranks.place(pod, row.ep), access)
+            self._routes[key] = routes(pod, devices, access)
         return self._routes[key]
 
     def _protocol(self, row: Measurement) -> tuple[Protocol, Calibration]:
