@@ -6,7 +6,8 @@ The value is YAML. A step into a list is a number, or the name of an item, as in
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,11 +20,13 @@ from moesim.yamlio import Document, Loc, Mark, Text
 _NAME_KEY = {"topology": "name", "protocol": "kind", "balancer": "kind"}
 
 
-def overridden(document: Document, sets: Iterable[str], option: str) -> Document:
+def overridden(document: Document, sets: Sequence[str], option: str) -> Document:
     """A copy of ``document`` with each of ``sets`` (``"a.b=c"``) applied in turn.
 
     ``option`` is what errors call it. Raises :class:`InputError` with every override that cannot be applied.
     """
+    if isinstance(sets, str) or not all(isinstance(text, str) for text in sets):
+        raise TypeError('overrides are a list of texts, such as ["ranks.ep=64"]')
     problems: list[Problem] = []
     for text in sets:
         try:
@@ -39,9 +42,13 @@ class _Override:
     """One ``a.b=c``; its problems and those of the value it brings are placed in its own text."""
 
     def __init__(self, text: str, option: str) -> None:
-        self.text = Text(option, tuple(text.split("\n")))
+        lines = re.split(r"\r\n|\n|\r", text)
+        self.text = Text(option, tuple(lines))
         key, equals, value = text.partition("=")
         self.steps = key.strip().split(".")
+        if len(lines) > 1:
+            message = f"an override is one line, not {len(lines)}"
+            raise InputError(self.text.problem(message, 2, 1, legal=f"a {option} for each key"))
         if not equals or not all(self.steps):
             raise self._refuse(f"{text!r} is not an override", 0, "key=value, for example ranks.ep=64")
         self.value = self._parsed(value, len(key) + 1)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from pydantic import PrivateAttr
@@ -85,9 +84,31 @@ def load(
 
 def from_mapping(data: Mapping[str, Any], path: str = "<scenario>") -> Scenario:
     """A scenario from plain data with the keys of a scenario file, quantities as text."""
-    # What a notebook holds (numpy numbers, paths) becomes what a file would hold.
-    text = json.dumps(data, default=lambda value: value.item() if hasattr(value, "item") else str(value))
-    return _checked(Document(json.loads(text), path, {}, {}), ())
+    if not isinstance(data, Mapping):
+        raise TypeError(
+            f"a scenario is a mapping with the keys of a scenario file, not a {type(data).__name__}"
+        )
+    return _checked(Document(_written(data, ""), path, {}, {}), ())
+
+
+def _written(value: Any, where: str) -> Any:
+    """What a notebook holds (numpy numbers and arrays, paths, tuples) as what a file would hold."""
+    if isinstance(value, Mapping):
+        keys = [key for key in value if not isinstance(key, str)]
+        if keys:
+            raise TypeError(f"{where or 'a scenario'}: a key is text, not {keys[0]!r}")
+        return {key: _written(item, f"{where}.{key}".lstrip(".")) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_written(item, f"{where}.{number}") for number, item in enumerate(value)]
+    if hasattr(value, "tolist"):
+        return _written(value.tolist(), where)
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    if isinstance(value, PurePath):
+        return str(value)
+    raise TypeError(
+        f"{where} cannot be a {type(value).__name__}: text, numbers, lists and mappings are written"
+    )
 
 
 def _checked(document: Document, applied: tuple[str, ...]) -> Scenario:

@@ -78,6 +78,14 @@ def test_what_cannot_be_applied(text: str, column: int, message: str) -> None:
     assert text in (problem.excerpt or "")
 
 
+@pytest.mark.parametrize("text", ["ranks.ep=8\nseed=1", "ranks.ep=8\r\n", "a\nb=1"])
+def test_an_override_is_one_line(text: str) -> None:
+    with pytest.raises(InputError, match="one line, not 2") as caught:
+        after(text)
+    (problem,) = caught.value.problems
+    assert (problem.path, problem.line) == ("--set", 2)
+
+
 def test_every_bad_override_is_told() -> None:
     with pytest.raises(InputError) as caught:
         after("a", "b", "ranks.ep=3", "strategies.c.x=1")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -267,6 +268,30 @@ def test_plain_data_may_hold_numpy_numbers_and_paths(tmp_path: Path) -> None:
     data = loaded(tmp_path).resolved() | {"seed": np.int64(7), "topology": tmp_path / "pod.yaml"}
     one = scenario.from_mapping(data)
     assert (one.seed, one.topology) == (7, str(tmp_path / "pod.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (3, "not a int"),
+        ([], "not a list"),
+        ({3: 1}, "a key is text, not 3"),
+        ({"ranks": {"ep": object()}}, "ranks.ep cannot be a object"),
+        ({"ranks": {("a",): 1}}, "ranks: a key is text"),
+        ({"strategies": [{"name": {1}}]}, "strategies.0.name cannot be a set"),
+    ],
+)
+def test_what_is_no_plain_data_is_said(data: Any, said: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(said)):
+        scenario.from_mapping(data)
+
+
+@pytest.mark.parametrize("sets", [[3], "ranks.ep=8", [b"seed=1"]])
+def test_overrides_are_a_list_of_texts(tmp_path: Path, sets: Any) -> None:
+    with pytest.raises(TypeError, match="a list of texts"):
+        loaded(tmp_path, sets=sets)
+    with pytest.raises(TypeError, match="a list of texts"):
+        loaded(tmp_path).edited(sets)
 
 
 def test_problems_of_plain_data_name_the_key() -> None:
