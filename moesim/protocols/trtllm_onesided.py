@@ -114,10 +114,8 @@ class OneSided(Protocol):
         )
         # A block asks for a token's rows one behind the other: the last token's round trips come on top.
         trips = 2 * case.farthest * pool.a_token(case, rows) * ("serialisation" not in case.off)
-        closing = Local(
-            "combine.last token", "send", trips, (After(reduce.name), After(sent.name, When.INBOUND))
-        )
-        return (*start, *flags, ready, sent, reduce, closing)
+        waits = (After(reduce.name), *pool.done(sent))
+        return (*start, *flags, ready, sent, reduce, Local("combine.last token", "send", trips, waits))
 
     def _flags(
         self, case: Case, operation: str, after: tuple[After, ...]
