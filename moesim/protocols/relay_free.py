@@ -17,6 +17,7 @@ from moesim import buffers, cores
 from moesim.plan import After, Local, Phase, Transfer, When
 from moesim.protocols import PROTOCOLS, Case, head, last, sequence
 from moesim.protocols.fused import CONSTANTS, CROSSINGS, Fused, known, pull, pulled, read_sum, writing
+from moesim.protocols.pool import REACH
 
 
 @PROTOCOLS.register("relay-free")
@@ -29,6 +30,10 @@ class RelayFree(Fused):
     )
     constants = CONSTANTS | {"dispatch_shared": "ratio", "combine_shared": "ratio"}
     bandwidth_name = "payload of all copies, own rank included, over time (as for cann-ep)"
+
+    def needs(self) -> frozenset[str]:
+        """Ranks read each other's memory."""
+        return frozenset({REACH})
 
     def dispatch(self, case: Case, after: tuple[After, ...]) -> tuple[Phase, ...]:
         c = case.calibration

@@ -15,6 +15,7 @@ from moesim import buffers
 from moesim.plan import After, Local, Phase, When
 from moesim.protocols import PROTOCOLS, Case, last, sequence
 from moesim.protocols.fused import Fused, known, pull, pulled, read_sum
+from moesim.protocols.pool import REACH
 
 METADATA = 4.0 * 2**20
 """Bytes of the record area: 384 x 2 dies, 48 cores, two fields of 32 B fit."""
@@ -38,6 +39,10 @@ class XcclPull(Fused):
     }
     fittable = ("dispatch_fixed", "combine_fixed")
     bandwidth_name = "payload of all copies, own rank included, over time (as for cann-ep)"
+
+    def needs(self) -> frozenset[str]:
+        """Ranks read each other's memory."""
+        return frozenset({REACH})
 
     def dispatch(self, case: Case, after: tuple[After, ...]) -> tuple[Phase, ...]:
         row = self.dispatch_row(case.model)
