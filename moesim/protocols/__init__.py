@@ -256,16 +256,16 @@ def flows(
     key = (dealt.rank * cores + (dealt.core if bound_to_cores else 0)) * ranks + to
     away = np.flatnonzero(dealt.rank != to)
     # Work is dealt rank by rank and nearly core by core, which a stable sort turns to its profit.
-    away = away[np.argsort(key[away], kind="stable")]
-    first = np.flatnonzero(np.diff(key[away], prepend=-1))
-    copies = np.add.reduceat(dealt.copies[away], first).astype(np.float64)
-    away = away[first]
-    src, dst = dealt.rank[away], to[away]
+    away = away.take(np.argsort(key.take(away), kind="stable"))
+    first = np.flatnonzero(np.diff(key.take(away), prepend=-1))
+    copies = np.add.reduceat(dealt.copies.take(away), first).astype(np.float64)
+    away = away.take(first)
+    src, dst = dealt.rank.take(away), to.take(away)
     core, core_s = None, None
     if bound_to_cores:
-        window = 2.0 * case.routes.latency[src, dst] / in_flight
-        core = dealt.core[away]
-        core_s = copies * np.maximum(issue + wire / case.calibration["core_rate"], window)
+        window = 2.0 * case.routes.latency / in_flight
+        copy_s = np.maximum(issue + wire / case.calibration["core_rate"], window)
+        core, core_s = dealt.core.take(away), copies * copy_s.take(src * ranks + dst)
     return FlowSet.of(
         src, dst, copies * payload, wire=copies * wire, messages=copies, core=core, core_s=core_s
     )
