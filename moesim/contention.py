@@ -129,8 +129,8 @@ class PairCosts:
     """Seconds of the fabric's N resources for what R^2 pairs of ranks, numbered ``src * R + dst``, carry.
 
     Each entry: one unit of ``unit`` takes ``seconds`` of a resource (nnz,); unit p is a byte of wire of pair p, unit
-    R^2 + p a message of it. ``by_source``, ``by_destination`` (nnz,): rank * N + resource. ``longest`` (2, R^2):
-    most seconds that a unit takes of any resource.
+    R^2 + p a message of it. ``by_source``, ``by_destination`` (nnz,): rank * N + resource. ``longest``: most seconds
+    that a unit takes of any resource, (2, R^2), or (1, R^2) where no NIC limits messages.
     """
 
     unit: IntArray
@@ -151,10 +151,10 @@ def pair_costs(routes: Routes) -> PairCosts:
     resource = np.concatenate([routes.index, nic[limited]])
     taken = np.concatenate([routes.weight, routes.message_cost.ravel()[limited]])
     seconds = taken / routes.capacity[resource]
-    longest = np.zeros(2 * pairs)
+    longest = np.zeros(pairs * (2 if len(limited) else 1))
     np.maximum.at(longest, unit, seconds)
     source, destination = (rank * len(routes.capacity) + resource for rank in np.divmod(pair, ranks))
-    return PairCosts(unit, seconds, source, destination, longest.reshape(2, pairs))
+    return PairCosts(unit, seconds, source, destination, longest.reshape(-1, pairs))
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,7 +163,7 @@ class OwnDemand:
 
     ``outward``, ``inward`` (R, N) [s] of each resource of the fabric for the flows from, and to, a rank; ``core``
     (R, C) [s] of each send core. ``release`` (R, R) [s]: first release of a flow of the pair, infinite where none
-    is. ``alone`` (R, R) [s]: largest of release and the time that a flow takes with nobody else there.
+    is. ``alone`` (R, R) [s]: largest sum of release and the time that a flow takes with nobody else there.
     """
 
     outward: FloatArray
@@ -183,15 +183,17 @@ def own_demand(flows: FlowSet, resources: Resources) -> OwnDemand:
     costs, ranks, cores = resources.costs, resources.routes.ranks, resources.cores
     pair = flows.src * ranks + flows.dst
     carries = flows.wire > 0  # what carries nothing takes nothing
-    messages = np.where(carries, flows.messages, 0.0)
+    amounts = [flows.wire]
+    if len(costs.longest) > 1:
+        amounts.append(np.where(carries, flows.messages, 0.0))
     core_s = np.where(carries & (flows.core >= 0), flows.core_s, 0.0)
     core = flows.src * cores + np.maximum(flows.core, 0)
-    units = np.concatenate([np.bincount(pair, each, ranks**2) for each in (flows.wire, messages)])
-    taken = costs.seconds * units[costs.unit]
-    fabric = np.maximum(flows.wire * costs.longest[0, pair], messages * costs.longest[1, pair])
+    units = np.concatenate([np.bincount(pair, each, ranks**2) for each in amounts])
+    taken = costs.seconds * units.take(costs.unit)
+    busy = [core_s, *(each * most.take(pair) for each, most in zip(amounts, costs.longest, strict=True))]
     release, alone = np.full(ranks**2, np.inf), np.zeros(ranks**2)
     np.minimum.at(release, pair, flows.release)
-    np.maximum.at(alone, pair, flows.release + np.maximum(fabric, core_s))
+    np.maximum.at(alone, pair, flows.release + np.maximum.reduce(busy))
     return OwnDemand(
         _sums(costs.by_source, taken, (ranks, resources.fabric)),
         _sums(costs.by_destination, taken, (ranks, resources.fabric)),

@@ -71,13 +71,13 @@ def slices(copies: IntArray, order: IntArray, cores: int) -> Dealt:
     slice_end = base[:, None] + (np.arange(1, cores + 1) * total[:, None]) // cores
     end = np.concatenate([slot_end.ravel(), slice_end.ravel()])
     mark = np.argsort(end, kind="stable")
-    is_slot = mark < slot_end.size
-    size = np.diff(end[mark], prepend=0)
-    piece = np.flatnonzero(size)
-    # A piece lies in the slot and the slice behind the last that ended before it.
-    place = (np.cumsum(is_slot) - is_slot)[piece]
+    size = np.diff(end.take(mark), prepend=0)
+    piece = np.flatnonzero(size > 0)
+    # Before the piece that a slot ends, all slots in front of that one have ended, and so with slices.
+    mark = mark.take(piece)
+    place = np.where(mark < slot_end.size, mark, piece - (mark - slot_end.size))
     rank = place // slots
-    return Dealt(rank, piece - place - rank * cores, order[place - rank * slots], size[piece])
+    return Dealt(rank, piece - place - rank * cores, order.take(place - rank * slots), size.take(piece))
 
 
 def in_order(slots: int) -> IntArray:
