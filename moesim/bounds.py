@@ -95,31 +95,31 @@ def stages(timing: Timing, resources: Resources) -> tuple[dict[str, FloatArray],
     """
     plan = timing.plan
     ranked = {"dispatch": timing.end("dispatch"), "layer": timing.end("combine")}
-    latest = _latest(timing)
+    last = latest(timing)
     busiest = float((timing.load / resources.capacity).max(initial=0.0))
-    largest = {"dispatch": latest[plan.ends["dispatch"]], "layer": max(latest[plan.ends["combine"]], busiest)}
+    largest = {"dispatch": last[plan.ends["dispatch"]], "layer": max(last[plan.ends["combine"]], busiest)}
     for stage, before in (("expert", "dispatch"), ("combine", "expert")):
         ranked[stage], least = _within(timing, plan.ends[before], plan.ends[stage])
         largest[stage] = max(float(ranked[stage].max(initial=0.0)), least)
     return ranked, largest
 
 
-def _latest(timing: Timing) -> dict[str, float]:
+def latest(timing: Timing) -> dict[str, float]:
     """Phase -> [s] the least time at which its last rank ends.
 
     The last flow of a transfer arrives somewhere, and who waits for it goes on from there: which rank that is no
     closed form knows, so it takes the least of what the ranks have to do.
     """
-    latest: dict[str, float] = {}
+    ended: dict[str, float] = {}
     begun: dict[str, float] = {}
     for phase in timing.plan.phases:
         span = timing.spans[phase.name]
         ends = [span.end] if span.arrived is None else [span.end, span.arrived]
-        waits = [(begun if _alongside(phase, dep) else latest)[dep.phase] for dep in phase.after]
+        waits = [(begun if _alongside(phase, dep) else ended)[dep.phase] for dep in phase.after]
         begun[phase.name] = start = max(waits, default=0.0)
         soonest = start + float(_part(phase, span).min())
-        latest[phase.name] = max(soonest, *(float(end.max()) for end in ends))
-    return latest
+        ended[phase.name] = max(soonest, *(float(end.max()) for end in ends))
+    return ended
 
 
 def _within(timing: Timing, first: str, last: str) -> tuple[FloatArray, float]:

@@ -23,7 +23,7 @@ from moesim.plan import IntArray, Plan
 from moesim.protocols import PROTOCOLS, Case, Protocol
 from moesim.routing import Routes, routes
 from moesim.topology import Topology
-from moesim.traffic import Traffic
+from moesim.traffic import Traffic, expected_groups
 
 _MODES: Mapping[str, dict[str, Any]] = {
     # Section "Pure RDMA" of the measurements: DeepEP's low-latency kernels before they knew NVLink.
@@ -74,9 +74,11 @@ class Asked:
             raise InputError(f"{self.protocol.kind} has no operation {self.row.op}")
         plan = Plan(case.ranks, phases)
         shared = Resources(case.routes, int(case.calibration["cores"]))
-        ran = bounds.run(plan, shared) if fidelity == "bound" else execution.run(plan, shared, tolerance=0.0)
-        latest = max(float(span.end.max()) for span in ran.spans.values())
-        return max(latest, float((ran.load / shared.capacity).max(initial=0.0)))
+        if fidelity == "fluid":
+            fluid = execution.run(plan, shared, tolerance=0.0)
+            return max(float(span.end.max()) for span in fluid.spans.values())
+        ran = bounds.run(plan, shared)
+        return max(*bounds.latest(ran).values(), float((ran.load / shared.capacity).max(initial=0.0)))
 
 
 class Predictor:
@@ -178,7 +180,7 @@ class Predictor:
         if tokens is None or slots is None:
             raise InputError("the notes do not say `rank0 gets N tokens` and `N expert slots`")
         local = int(slots[1]) // row.ep
-        entries = int(tokens[1]) * model.top_k / expected.visited(model, row.ep)
+        entries = int(tokens[1]) * model.top_k / expected_groups(row.ep, model.experts, model.top_k)
         rows = expected.spread(entries / local, 1, local)[0]
         form = _formats(row.dispatch_dtype or model.expert_dtype)[0]
         of_rank = np.zeros(local, dtype=np.int64)
