@@ -10,7 +10,6 @@ Source: DeepEP, csrc/kernels/{intranode,internode}.cu and csrc/config.hpp.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -18,9 +17,9 @@ from pydantic import Field
 
 from moesim import buffers
 from moesim.moe import MoEModel
-from moesim.plan import After, FloatArray, FlowSet, IntArray, Local, Phase, Transfer, When
-from moesim.protocols import PROTOCOLS, Case, Params, Protocol, head, last, pool, sequence
-from moesim.traffic import off_own
+from moesim.plan import After, FloatArray, IntArray, Local, Phase, Transfer, When
+from moesim.protocols import PROTOCOLS, Case, Params, Protocol, head, last, sequence
+from moesim.protocols.relay import domains, expand, hops, presum, send, split
 
 INDEX, WEIGHT, SOURCE = 8, 4, 8
 """Bytes that go with each dispatched row: an expert number and a gate weight for each of K, and whence it came."""
@@ -90,7 +89,7 @@ class DeepEPHighThroughput(Protocol):
 
     def logical_bytes(self, case: Case, operation: str = "dispatch") -> float:
         """Rows with their scales: by rank in one domain, else by domain (its RDMA bandwidth); own ones counted."""
-        counted = case.traffic.rows_domain if _domains(case) > 1 else case.traffic.rows
+        counted = case.traffic.rows_domain if domains(case) > 1 else case.traffic.rows
         row = case.model.row_bytes(self.formats[operation == "combine"])
         return float(counted.sum(axis=1).max(initial=0)) * row
 
@@ -102,25 +101,18 @@ class DeepEPHighThroughput(Protocol):
     def dispatch(self, case: Case, after: tuple[After, ...]) -> tuple[Phase, ...]:
         counts = self._notify(case, after)
         kernel = self._dispatch(case, last(counts, after))
-        row = self.dispatch_row(case.model) * case.copies
-        seconds = case.copy_s(case.traffic.rows.sum(axis=0) * row, case.received * row)
-        return (
-            *counts,
-            *kernel,
-            Local("dispatch.expand", "reorder", seconds, (After(kernel[-1].name),)),
-        )
+        row = self.dispatch_row(case.model)
+        return (*counts, *kernel, expand(case, row, (After(kernel[-1].name),)))
 
     def combine(self, case: Case, after: tuple[After, ...]) -> tuple[Phase, ...]:
-        row = self.combine_row(case.model) * case.copies
-        seconds = case.copy_s(case.received * row, case.traffic.rows.sum(axis=0) * row)
-        presum = sequence([Local("combine.presum", "reduce", seconds)], after)
-        return (*presum, *self._combine(case, last(presum, after)))
+        before = presum(case, self.combine_row(case.model), after)
+        return (*before, *self._combine(case, last(before, after)))
 
     def _notify(self, case: Case, after: tuple[After, ...]) -> list[Phase]:
         """Counts from all ranks to all, which the host waits for: it has to allocate what comes."""
         if "sync" in case.off:
             return []
-        alone = _domains(case) == 1
+        alone = domains(case) == 1
         seconds = case.each(case.calibration["notify"]) if alone else case.unexplained("notify")
         waits = tuple(After(dep.phase, When.ALL) for dep in after)
         return sequence([Local("dispatch.notify", "metadata", seconds)], waits)
@@ -129,9 +121,9 @@ class DeepEPHighThroughput(Protocol):
         start = head(case, "dispatch", after)
         after = last(start, after)
         row, rate = self.dispatch_row(case.model), case.calibration["dispatch_core_rate"]
-        if _domains(case) == 1:
+        if domains(case) == 1:
             return [*start, *self._push(case, "dispatch", "reorder", case.traffic.rows, row, after)]
-        over, relayed = _hops(case)
+        over, relayed = hops(case)
         nic = self._send(case, "dispatch.nic", over, row, after)
         engine = self._engine_s(case, relayed.sum(axis=1), row, case.calibration["dispatch_relay_rate"])
         chunks = self._chunks(case, relayed)
@@ -139,7 +131,7 @@ class DeepEPHighThroughput(Protocol):
         whole = self._send(case, "dispatch.send", relayed, row, stream, engine)
         # What the NIC brings last is forwarded when it is there.
         waits = (After(whole.name), After(nic.name), After(nic.name, When.INBOUND))
-        forward, rest = _split(whole, chunks, waits)
+        forward, rest = split(whole, chunks, waits)
         seconds = self._engine_s(case, case.traffic.rows.sum(axis=0), row, rate)
         taken = _drain(case, "dispatch.receive", "reorder", seconds, chunks, after, rest)
         return [*start, nic, forward, rest, *taken]
@@ -148,16 +140,16 @@ class DeepEPHighThroughput(Protocol):
         start = head(case, "combine", after)
         after = last(start, after)
         row, rate = self.combine_row(case.model), case.calibration["combine_core_rate"]
-        if _domains(case) == 1:
+        if domains(case) == 1:
             return [*start, *self._push(case, "combine", "reduce", case.traffic.rows.T, row, after)]
-        over, relayed = (hop.T for hop in _hops(case))
+        over, relayed = (hop.T for hop in hops(case))
         engine = self._engine_s(case, relayed.sum(axis=1), row, rate)
         gather = self._send(case, "combine.send", relayed, row, after, engine)
         chunks = self._chunks(case, relayed.T)
         seconds = self._engine_s(case, relayed.sum(axis=0), row, case.calibration["combine_relay_rate"])
         relay = _drain(case, "combine.relay", "reduce", seconds, chunks, after, gather)
         whole = self._send(case, "combine.nic", over, row, (After(gather.name, When.STREAM),))
-        nic, rest = _split(whole, chunks, (After(whole.name), After(relay[-1].name)))
+        nic, rest = split(whole, chunks, (After(whole.name), After(relay[-1].name)))
         # The sum of one row a domain has less to do than the relays, which pace it: what is left is a chunk.
         seconds = self._engine_s(case, case.traffic.rows_domain.sum(axis=1), row, rate) / chunks
         closing = (After(rest.name), After(nic.name, When.INBOUND), After(rest.name, When.INBOUND))
@@ -173,10 +165,10 @@ class DeepEPHighThroughput(Protocol):
         engine = np.maximum(
             self._engine_s(case, rows.sum(axis=1), row, rate), away * row / case.calibration["port_rate"]
         )
-        send = self._send(case, f"{operation}.send", rows, row, after, engine)
+        one = self._send(case, f"{operation}.send", rows, row, after, engine)
         seconds = self._engine_s(case, rows.sum(axis=0), row, rate)
         chunks = self._chunks(case, rows)
-        return [send, *_drain(case, f"{operation}.receive", label, seconds, chunks, after, send)]
+        return [one, *_drain(case, f"{operation}.receive", label, seconds, chunks, after, one)]
 
     def _engine_s(self, case: Case, rows: IntArray, row: float, rate: float) -> FloatArray:
         """(R,) [s] that the busiest channel works on ``rows`` (R,) of each rank, ``row`` [B] each.
@@ -202,48 +194,17 @@ class DeepEPHighThroughput(Protocol):
         after: tuple[After, ...],
         engine_s: FloatArray | None = None,
     ) -> Transfer:
-        """Send ``rows`` (R, R); ``engine_s`` (R,), own-rank rows included, is spread over those that leave the rank.
-
-        On the NIC no SM counts: it is fed faster than it sends.
-        """
         payload = case.model.payload_bytes(self.formats[name.startswith("combine")])
-        each = (
-            np.zeros(case.ranks) if engine_s is None else engine_s / np.maximum(off_own(rows).sum(axis=1), 1)
-        )
-        return pool.send(case, name, rows, after, payload=payload, wire=row, seconds=each[:, None])
+        return send(case, name, rows, row, payload, after, engine_s)
 
     def buffers(self, case: Case) -> dict[str, float]:
         """Queues, which do not grow with the batch, and the rows that a rank receives: counted, then allocated."""
         received = float(case.traffic.rows.sum(axis=0).max(initial=0)) * self.dispatch_row(case.model)
         nearby = int(np.bincount(case.traffic.domain).max())
         sizes = buffers.deepep_queues(
-            int(case.calibration["cores"]), 2 * case.model.hidden, nearby, _domains(case)
+            int(case.calibration["cores"]), 2 * case.model.hidden, nearby, domains(case)
         )
         return {**sizes, "rows": received}
-
-
-def _domains(case: Case) -> int:
-    """Scale-up domains that the ranks span."""
-    return int(case.traffic.domain.max()) + 1
-
-
-def _hops(case: Case) -> tuple[IntArray, IntArray]:
-    """Rows on the NIC (R, R) from a source to its relays, and from relays to final ranks (R, R), in dispatch.
-
-    The relay in a domain is the rank of the source's own index there, so at home the source itself.
-    """
-    domain, ranks = case.traffic.domain, np.arange(case.ranks)
-    members = [np.flatnonzero(domain == d) for d in range(_domains(case))]
-    index = np.empty(case.ranks, dtype=np.int64)
-    for those in members:
-        index[those] = np.arange(len(those))
-    relay = np.stack([those[index % len(those)] for those in members], axis=1)
-    over = np.zeros((case.ranks, case.ranks), dtype=np.int64)
-    np.add.at(over, (ranks[:, None], relay), case.traffic.rows_domain)
-    over[ranks, ranks] = 0
-    forwarded = np.zeros_like(over)
-    np.add.at(forwarded, (relay[:, domain], ranks[None, :]), case.traffic.rows)
-    return over, forwarded
 
 
 def _drain(
@@ -263,18 +224,3 @@ def _drain(
     beside = Local(name, label, case.copies * seconds - last_s, after)
     waits = (After(beside.name), After(source.name), After(source.name, When.INBOUND))
     return [beside, Local(f"{name} last chunk", label, last_s, waits)]
-
-
-def _split(whole: Transfer, chunks: float, waits: tuple[After, ...]) -> tuple[Transfer, Transfer]:
-    """``whole`` without its last chunk, and that chunk, which ``waits``."""
-    rest = Transfer(f"{whole.name} last chunk", whole.label, _part(whole.flows, 1 / chunks), waits)
-    return replace(whole, flows=_part(whole.flows, 1 - 1 / chunks)), rest
-
-
-def _part(flows: FlowSet, share: float) -> FlowSet:
-    """The same flows with ``share`` of what they carry; none if that is nothing."""
-    if share <= 0:
-        none = np.zeros(0, dtype=np.int64)
-        return FlowSet.of(none, none, np.zeros(0))
-    names = ("payload", "wire", "messages", "core_s")
-    return replace(flows, **{name: getattr(flows, name) * share for name in names})
