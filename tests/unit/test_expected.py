@@ -72,3 +72,29 @@ def test_spread_keeps_row_sums_and_stays_next_to_the_mean(mean: float, rows: int
     assert np.abs(found.sum(axis=0) - mean * rows).max() < 1
     assert found.min() >= np.floor(mean)
     assert found.max() <= np.ceil(mean)
+
+
+@pytest.mark.parametrize(("ranks", "tokens"), [(4, 64), (8, 64), (16, 64), (16, 1), (64, 3)])
+def test_balanced_pairs_exchange_the_same(ranks: int, tokens: int) -> None:
+    """Every token visits min(R, 8) ranks, so a pair exchanges tokens x min(R, 8) / R rows, to within one."""
+    v3 = moe.load("deepseek-v3")
+    host = np.arange(ranks) // 4
+    _, found = expected.balanced(v3, tokens, host, np.zeros_like(host), tokens * 8)
+    each = tokens * min(ranks, 8) / ranks
+    assert np.abs(found.rows - each).max() < 1
+    assert np.abs(found.entries_to - tokens * 8 / ranks).max() <= 1
+    for axis in (0, 1):
+        assert (found.rows.sum(axis=axis) == tokens * min(ranks, 8)).all()
+        assert (found.entries_to.sum(axis=axis) == tokens * 8).all()
+    hosts = ranks // 4
+    assert np.abs(found.rows_host - tokens * min(1, min(ranks, 8) / hosts)).max() <= 0.5
+    assert (found.rows_domain == tokens).all()
+    assert (found.tokens == tokens).all()
+
+
+def test_balanced_with_masked_selections_has_fewer_entries_and_as_many_rows() -> None:
+    v3 = moe.load("deepseek-v3")
+    host = np.zeros(8, dtype=np.int64)
+    _, found = expected.balanced(v3, 128, host, host, 1014)
+    assert (found.entries.sum(axis=1) == 1014).all()
+    assert (found.rows == 128).all()
