@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
-from moesim import compute, footprint, moe, units
+from moesim import compute, footprint, moe, strategy, units
 from moesim.balancers import BALANCERS, Balancer
 from moesim.checking import in_order
 from moesim.errors import InputError, Problem
 from moesim.moe import MoEModel
 from moesim.protocols import PROTOCOLS, Protocol
 from moesim.protocols.pool import REACH
+from moesim.routing import Routes, routes
+from moesim.schema import ScenarioKeys
+from moesim.strategy import Strategy
 from moesim.yamlio import Document, Loc
 
 if TYPE_CHECKING:
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from moesim.scenario import Scenario
-    from moesim.schema import Strategy
+    from moesim.schema import Strategy as Spec
     from moesim.topology import Topology
     from moesim.traces import Trace
 
@@ -34,7 +37,8 @@ _HOLDS = {"demand": "the routing of all steps and layers", "batch": "the one und
 class Built:
     """A scenario with its pod (faults applied), ``devices`` (R,) of its ranks, its model and MoE ``layers``.
 
-    ``strategies``: (protocol, balancer) of each strategy. ``warnings``: inputs that have no effect.
+    ``strategies``: each with its constants. ``routes``: between the ranks, by access of the strategies.
+    ``warnings``: inputs that have no effect.
     """
 
     scenario: Scenario
@@ -42,7 +46,8 @@ class Built:
     devices: NDArray[np.int64]
     model: MoEModel
     layers: tuple[int, ...]
-    strategies: tuple[tuple[Protocol, Balancer], ...]
+    strategies: tuple[Strategy, ...]
+    routes: Mapping[str, Routes]
     warnings: tuple[str, ...]
 
     @property
@@ -124,6 +129,8 @@ def build(scenario: Scenario) -> Built:
     """
     from moesim import fabrics
 
+    if not isinstance(scenario, ScenarioKeys):
+        raise TypeError(f"a Scenario is built, as moesim.load gives it, not a {type(scenario).__name__}")
     collect = _Collector(scenario.document)
     model = collect.attempt(("model",), lambda: moe.load(scenario.model))
     within = (scenario.document, ("topology",))
@@ -131,29 +138,61 @@ def build(scenario: Scenario) -> Built:
         ("topology",), lambda: fabrics.load(scenario.topology, base=scenario.base, within=within)
     )
     devices = None if pod is None else _placed(scenario, pod, collect)
-    strategies = tuple(_strategy(one) for one in scenario.strategies)
+    pairs = tuple(_pair(one) for one in scenario.strategies)
     layers: tuple[int, ...] = ()
     if model is not None:
         layers = _layers(scenario, model, collect)
-        collect.problems += _misfits(scenario, model, strategies)
+        collect.problems += _misfits(scenario, model, pairs)
         if layers:
             collect.problems += _too_large(scenario, model, layers)
     if pod is not None:
-        collect.problems += _lacking(scenario, pod, devices, strategies)
-        if devices is not None:
-            pod = _with_faults(scenario, pod, devices, collect)
+        collect.problems += _lacking(scenario, pod, devices, pairs)
     collect.finish()
     assert model is not None
     assert pod is not None
     assert devices is not None
     pod = replace(pod, properties=properties(pod, devices))
-    warnings = (*_stand_in(scenario, pod, model), *_idle(scenario, pod, strategies))
-    return Built(scenario, pod, devices, model, layers, strategies, warnings)
+    pods = _with_faults(scenario, pod, devices, collect)
+    chosen = _strategies(scenario, pod, pairs, collect)
+    ways = _routes(pods, devices, chosen, collect)
+    collect.finish()
+    warnings = (*_stand_in(scenario, pod, model), *_idle(scenario, pod, pairs))
+    return Built(scenario, pods[-1], devices, model, layers, chosen, ways, warnings)
 
 
-def _strategy(strategy: Strategy) -> tuple[Protocol, Balancer]:
-    protocol, balancer = strategy.protocol, strategy.balancer
+def _pair(spec: Spec) -> tuple[Protocol, Balancer]:
+    protocol, balancer = spec.protocol, spec.balancer
     return PROTOCOLS.get(protocol.kind)(protocol.params), BALANCERS.get(balancer.kind)(balancer.params)  # type: ignore[arg-type]
+
+
+def _strategies(
+    scenario: Scenario, pod: Topology, pairs: tuple[tuple[Protocol, Balancer], ...], collect: _Collector
+) -> tuple[Strategy, ...]:
+    found = (
+        collect.attempt(
+            ("strategies", number),
+            lambda: strategy.build(spec.name, *pair, spec.assume, pod),  # noqa: B023
+        )
+        for number, (spec, pair) in enumerate(zip(scenario.strategies, pairs, strict=True))
+    )
+    return tuple(one for one in found if one is not None)
+
+
+def _routes(
+    pods: list[Topology], devices: NDArray[np.int64], chosen: tuple[Strategy, ...], collect: _Collector
+) -> dict[str, Routes]:
+    """Routes of the last of ``pods``; where there are none, the first fault that cuts the ranks apart is told."""
+    found: dict[str, Routes] = {}
+    for access in dict.fromkeys(one.costs.access for one in chosen):
+        try:
+            found[access] = routes(pods[-1], devices, access)
+        except InputError:
+            for number, pod in enumerate(pods):
+                loc: Loc = ("faults", number - 1) if number else ("topology",)
+                if collect.attempt(loc, lambda: routes(pod, devices, access)) is None:  # noqa: B023
+                    break
+            return found
+    return found
 
 
 def _placed(scenario: Scenario, pod: Topology, collect: _Collector) -> NDArray[np.int64] | None:
@@ -167,12 +206,14 @@ def _placed(scenario: Scenario, pod: Topology, collect: _Collector) -> NDArray[n
 
 def _with_faults(
     scenario: Scenario, pod: Topology, devices: NDArray[np.int64], collect: _Collector
-) -> Topology:
+) -> list[Topology]:
+    """``pod``, and what each fault in turn leaves of it."""
+    pods = [pod]
     for number, fault in enumerate(scenario.faults):
         # One at a time, so that each has its place.
-        changed = collect.attempt(("faults", number), lambda: pod.with_faults([fault.spec()], devices))  # noqa: B023
-        pod = changed or pod
-    return pod
+        changed = collect.attempt(("faults", number), lambda: pods[-1].with_faults([fault.spec()], devices))  # noqa: B023
+        pods.append(changed or pods[-1])
+    return pods
 
 
 def _layers(scenario: Scenario, model: MoEModel, collect: _Collector) -> tuple[int, ...]:

@@ -144,12 +144,12 @@ def run(
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", shell_complete=_complete("scenario"))
 def check(files: tuple[str, ...]) -> int:
     """Validate scenarios and topologies without running them; show every problem and where it is."""
-    from moesim import explain
+    from moesim import inspection
 
     bad = 0
     for name in files:
         try:
-            click.echo(f"{name}: {explain.check(name)}")
+            click.echo(f"{name}: {inspection.check(name)}")
         except InputError as error:
             bad += 1
             _complain(error)

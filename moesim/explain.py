@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from moesim import bounds, expected, fabrics, resources, scenario, strategy, yamlio
+from moesim import bounds, expected, strategy
 from moesim.build import Built, build
 from moesim.calibration import FALLBACK
 from moesim.contention import Resources
@@ -21,7 +21,7 @@ from moesim.placement import Assignment
 from moesim.plan import After, Phase, Plan, Transfer
 from moesim.protocols import Case, Protocol
 from moesim.result import SCHEMA, source_json, sources_of
-from moesim.routing import Routes, routes
+from moesim.routing import Routes
 from moesim.scenario import Scenario
 from moesim.strategy import Strategy
 from moesim.topology import Tier, Topology
@@ -49,26 +49,6 @@ class _Setting:
         return self.built.model
 
 
-def check(name: str) -> str:
-    """Load the scenario or topology ``name`` and all it names; what it is, in a line.
-
-    Of the routing one layer is drawn, to see that it fits the model. Raises :class:`InputError` with all
-    problems.
-    """
-    if resources.is_path(name):
-        pod = "fabric" in yamlio.load(resources.find("scenario", name)).data
-    else:
-        pod = name in resources.names("topology")
-    if pod:
-        topology = fabrics.load(name)
-        return f"topology {topology.name}, {len(topology.devices)} devices"
-    one = scenario.load(name)
-    built = build(one)
-    small = one.edited([f"workload.layers=[{built.layers[0]}]", "workload.steps=1"])
-    _ = build(small).trace
-    return f"scenario, {len(one.strategies)} strategies on {built.topology.name}, {len(built.layers)} layers"
-
-
 def explain(asked: Scenario) -> dict[str, Any]:
     """One plain document with stable keys; :class:`InputError` if the scenario could not be run.
 
@@ -76,11 +56,8 @@ def explain(asked: Scenario) -> dict[str, Any]:
     ``bound_s`` adds the fixed costs, and the bandwidths are what ``floor_s`` would allow.
     """
     built = build(asked)
-    chosen = [
-        strategy.build(spec.name, protocol, balancer, spec.assume, built.topology)
-        for spec, (protocol, balancer) in zip(asked.strategies, built.strategies, strict=True)
-    ]
-    setting = _setting(built, {one.costs.access for one in chosen})
+    chosen = built.strategies
+    setting = _setting(built)
     cited = dict.fromkeys([*built.topology.cited, *(item for one in chosen for item in one.cited)])
     document: dict[str, Any] = plain_data(
         {
@@ -100,10 +77,9 @@ def explain(asked: Scenario) -> dict[str, Any]:
     return document
 
 
-def _setting(built: Built, accesses: set[str]) -> _Setting:
-    found = {access: routes(built.topology, built.devices, access) for access in accesses}
+def _setting(built: Built) -> _Setting:
     tokens = built.scenario.workload.tokens_per_rank
-    return _Setting(built, found, *expected.uniform(built.model, tokens, *built.groups))
+    return _Setting(built, built.routes, *expected.uniform(built.model, tokens, *built.groups))
 
 
 def _pod(topology: Topology) -> dict[str, Any]:

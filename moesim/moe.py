@@ -6,7 +6,7 @@ The catalogue is ``scenarios/models.yaml``; a scenario may give a model inline w
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from moesim import fields, resources, yamlio
 from moesim.errors import InputError, Problem
 from moesim.registry import nearest
 from moesim.sources import Grade
+from moesim.yamlio import Loc
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -227,6 +228,33 @@ def _catalogue(path: Path) -> tuple[yamlio.Document, dict[str, Any]]:
     return document, models
 
 
+def catalogue(path: Path) -> dict[str, MoEModel]:
+    """Every model of the catalogue in ``path`` by name; raises :class:`InputError` with all that is wrong in it."""
+    document, models = _catalogue(path)
+    found: dict[str, MoEModel] = {}
+    problems: list[Problem] = []
+    for name in models:
+        try:
+            found[name] = _entry(document, name)
+        except InputError as error:
+            problems += error.problems
+    if problems:
+        raise InputError(problems)
+    return found
+
+
+def _entry(document: yamlio.Document, name: str) -> MoEModel:
+    """A model of a catalogue; its problems are placed at the keys."""
+    from moesim.checking import validate
+
+    loc: Loc = ("models", name)
+    entry = document.data["models"][name]
+    if not isinstance(entry, dict):
+        raise InputError(document.problem(loc, f"model {name!r} is not a mapping", "`key: value` lines"))
+    part = document.part(loc)
+    return _built(validate(spec(), replace(part, data={"name": name, **part.data})))
+
+
 def names() -> list[str]:
     """Names in the shipped catalogue, sorted."""
     return sorted(_catalogue(resources.find("models", "models"))[1])
@@ -243,15 +271,10 @@ def load(model: str | Mapping[str, Any]) -> MoEModel:
     """
     if not isinstance(model, str):
         return _built(fields.check(spec(), model, "model"))
-    path = resources.find("models", "models")
-    document, models = _catalogue(path)
+    document, models = _catalogue(resources.find("models", "models"))
     if model not in models:
         raise InputError(Problem(f"unknown model {model!r}", legal=nearest(model, sorted(models))))
-    try:
-        return _built(fields.check(spec(), {"name": model, **models[model]}, model))
-    except InputError as error:
-        loc = ("models", model)
-        raise InputError([document.place(problem, loc, "key") for problem in error.problems]) from None
+    return _entry(document, model)
 
 
 def _built(checked: BaseModel) -> MoEModel:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,6 @@ from moesim import __version__, bounds, execution, fabrics, resources, strategy,
 from moesim.balancers import BALANCERS, Balancer, static_assignment
 from moesim.build import Built, build
 from moesim.contention import Resources, demand
-from moesim.errors import InputError
 from moesim.placement import Assignment, Placement
 from moesim.plan import FloatArray, FlowSet, IntArray, Local, Transfer
 from moesim.protocols import Case
@@ -36,11 +35,7 @@ def run(scenario: Scenario, progress: Progress | None = None) -> Result:
     """
     built = build(scenario)
     pod = _Pod(built)
-    chosen = [
-        strategy.build(spec.name, protocol, balancer, spec.assume, built.topology)
-        for spec, (protocol, balancer) in zip(scenario.strategies, built.strategies, strict=True)
-    ]
-    records = [Record(one) for one in chosen]
+    records = [Record(one) for one in built.strategies]
     total, done = len(records) * built.trace.steps * len(built.layers), 0
     for step, layer, batch in _batches(built, pod):
         for record in records:
@@ -60,7 +55,7 @@ def run(scenario: Scenario, progress: Progress | None = None) -> Result:
         warnings=(*built.warnings, *built.trace.notes, *_idle_inputs(built, pod, records)),
         version=__version__,
         applied=scenario.applied,
-        inputs=_hashes(built, chosen),
+        inputs=_hashes(built, built.strategies),
     )
 
 
@@ -70,23 +65,14 @@ def bound(scenario: Scenario, progress: Progress | None = None) -> Result:
 
 
 class _Pod:
-    """The placed pod: routes by access, made when first asked for."""
+    """The resources of the placed pod, made when first asked for."""
 
     def __init__(self, built: Built) -> None:
         self.built = built
-        self._routes: dict[str, Routes] = {}
         self._resources: dict[tuple[str, int], Resources] = {}
 
     def routes(self, access: str) -> Routes:
-        if access not in self._routes:
-            try:
-                self._routes[access] = routes(self.built.topology, self.built.devices, access)
-            except InputError as error:
-                scenario = self.built.scenario
-                loc = ("faults",) if scenario.faults else ("topology",)
-                problems = [scenario.document.place(problem, loc) for problem in error.problems]
-                raise InputError(problems) from None
-        return self._routes[access]
+        return self.built.routes[access]
 
     def resources(self, one: Strategy) -> Resources:
         access, cores = one.costs.access, int(one.costs["cores"])
@@ -253,7 +239,7 @@ def _costs(built: Built, pod: _Pod, one: Strategy, batch: _Batch, off: frozenset
     return np.concatenate([*ends, *local, *cores, sizes])
 
 
-def _hashes(built: Built, chosen: list[Strategy]) -> dict[str, str]:
+def _hashes(built: Built, chosen: Sequence[Strategy]) -> dict[str, str]:
     """SHA-256 of every file that the answer stands on."""
     paths = [
         built.topology.path,

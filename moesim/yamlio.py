@@ -125,6 +125,14 @@ class Document:
             part = part[step]
         return part
 
+    def part(self, loc: Loc) -> Document:
+        """The mapping at ``loc`` as a document of its own, with its places in this one."""
+
+        def inner(marks: Mapping[Loc, Mark]) -> dict[Loc, Mark]:
+            return {at[len(loc) :]: mark for at, mark in marks.items() if at[: len(loc)] == loc}
+
+        return Document(dict(self.get(loc)), self.path, inner(self.keys), inner(self.values))
+
     def graft(self, loc: Loc, value: Document) -> Document:
         """A copy in which the part ``("value",)`` of ``value`` stands at ``loc``, whose parent must exist."""
 

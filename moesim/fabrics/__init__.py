@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,11 +72,7 @@ def _inline(spec: Mapping[str, Any], within: _Place | None) -> Document:
     if within is None:
         return Document(dict(spec), "<inline topology>", {}, {})
     document, loc = within
-
-    def inner(marks: Mapping[Loc, Mark]) -> dict[Loc, Mark]:
-        return {at[len(loc) :]: mark for at, mark in marks.items() if at[: len(loc)] == loc}
-
-    return Document(dict(spec), document.path, inner(document.keys), inner(document.values))
+    return replace(document.part(loc), data=dict(spec))
 
 
 def _adjusted(document: Document, settings: _Settings) -> tuple[Document, dict[str, Any]]:

@@ -46,7 +46,7 @@ def test_what_is_built(tmp_path: Path) -> None:
     assert one.devices.shape == (4,)
     assert one.model.name == "mixtral-8x7b"
     assert one.layers == tuple(range(one.model.moe_layers))
-    assert [protocol.kind for protocol, _ in one.strategies] == ["nccl-alltoall", "ubep"]
+    assert [made.protocol.kind for made in one.strategies] == ["nccl-alltoall", "ubep"]
     assert len(one.warnings) == 1
     assert "describes no device" in one.warnings[0]
 

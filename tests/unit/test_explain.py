@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from moesim import explain, scenario
 from moesim.console_explain import explain_report
-from moesim.errors import InputError
 
 BASE: dict[str, Any] = {
     "moesim": 1,
@@ -154,21 +152,3 @@ def _crossbar(devices: int) -> dict[str, Any]:
 def test_ideal_crossbar_gives_its_port_rate_as_the_ceiling() -> None:
     found = ceiling(explained(topology={"fabric": _crossbar(16)}))
     assert found["fabric_s"] == pytest.approx(found["wire_B"] / 900e9, rel=0.02)
-
-
-def test_check_says_what_a_file_is() -> None:
-    assert explain.check("gb200-nvl72") == "topology gb200-nvl72, 72 devices"
-
-
-def test_check_draws_the_routing_of_one_layer(tmp_path: Path) -> None:
-    path = tmp_path / "x.yaml"
-    text = (
-        "moesim: 1\ntopology: {name: h100-ib, hosts: 2}\nranks: {ep: 16}\nmodel: deepseek-v3\n"
-        "workload: {phase: decode, tokens_per_rank: 4, layers: 1}\n"
-        "routing: {kind: recorded, trace: gpt-oss-20b_decode}\nstrategies: [{name: a, protocol: deepep-ll}]\n"
-    )
-    path.write_text(text)
-    with pytest.raises(InputError, match=r"x\.yaml:6"):
-        explain.check(str(path))
-    path.write_text(text.replace("kind: recorded, trace: gpt-oss-20b_decode", "kind: uniform"))
-    assert explain.check(str(path)) == "scenario, 1 strategies on h100-ib, 1 layers"

@@ -107,7 +107,7 @@ def test_an_inline_model_has_the_catalogue_s_defaults() -> None:
         ({"n_group": 8, "topk_group": 9}, "topk_group 9 exceeds n_group 8"),
         ({"n_group": 32, "topk_group": 2}, "top_k 4 exceeds the 2 experts of 2 groups"),
         ({"shared_experts": 1}, "both must be 0, or neither"),
-        ({"hidden": 0}, "model: hidden: hidden cannot be 0\n  legal: at least 1"),
+        ({"hidden": 0}, "model: hidden cannot be 0\n  legal: at least 1"),
         ({"hidden": "1024"}, 'hidden cannot be "1024"\n  legal: a whole number'),
         ({"hidden": True}, "hidden cannot be true"),
         ({"experts": 70000}, "experts cannot be 70000\n  legal: at most 65535"),

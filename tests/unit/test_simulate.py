@@ -166,7 +166,7 @@ def test_a_fault_of_each_kind_makes_no_transfer_faster(run, fault):
 
 
 def test_a_fault_that_cuts_a_rank_off_is_shown_where_it_is_written(run):
-    with pytest.raises(InputError, match=r"--set:1:8: .*cut off: rank 3"):
+    with pytest.raises(InputError, match=r"--set:1:9: .*cut off: rank 3"):
         run("faults=[{rank: 3}]")
 
 
