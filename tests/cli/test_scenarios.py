@@ -27,6 +27,7 @@ def moesim(*arguments: str) -> int | None:
 
 def test_the_scenarios_that_are_promised_are_there() -> None:
     promised = {
+        "compare-nvl576",
         "decode-cloudmatrix384",
         "decode-nvl72",
         "imbalance-nvl72",
