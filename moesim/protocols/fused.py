@@ -15,7 +15,6 @@ from moesim.moe import MoEModel
 from moesim.plan import After, FloatArray, FlowSet, IntArray, Local, Phase, Transfer, When
 from moesim.protocols import Case, Params, Protocol, flows, sequence, weighted_sum
 from moesim.topology import Tier
-from moesim.traffic import off_own
 
 CONSTANTS = {
     "launch": "time",
@@ -137,7 +136,7 @@ def pull(
     The cores are the reader's, so they cannot be those of the flows, which belong to the source: a reader is done when
     both the bytes are here and its slowest core is.
     """
-    away: IntArray = off_own(rows)
+    away = rows * ~np.eye(case.ranks, dtype=bool)
     src, dst = np.nonzero(away)
     copies = away[src, dst].astype(np.float64)
     payload = case.model.payload_bytes(form)

@@ -1,10 +1,10 @@
 """XCCL of xDeepServe on CloudMatrix384: the receiver pulls (arXiv 2508.02520).
 
 A sender writes rows into an area of its own and a 32-byte record (event, offset, count) to each peer; a receiver polls
-all records and then reads. Dispatch stages its rows: quantised, grouped by destination. Combine does not, because the
-expert output already lies in the memory of its rank. The receiver knows all counts before it reads, so a row is
-read straight to its place and nothing is copied behind the read. Reads have their own rates and their own latency,
-which is that of the round trip.
+all records and then reads. Dispatch stages its rows, quantised and grouped by destination, and sorts them by expert
+behind the read, because a record counts the rows of a peer and not of an expert. Combine does neither: the expert
+output already lies in the memory of its rank, and the owner of a token sums the rows as it reads them. Reads have their
+own rates and their own latency, which is that of the round trip.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from moesim import buffers
 from moesim.plan import After, Local, Phase, When
-from moesim.protocols import PROTOCOLS, Case, last, sequence
+from moesim.protocols import PROTOCOLS, Case, last, sequence, window_copy
 from moesim.protocols.fused import Fused, known, pull, pulled, read_sum
 from moesim.protocols.pool import REACH
 
@@ -53,7 +53,7 @@ class XcclPull(Fused):
         records = self._records(case, "dispatch", last(staged, after))
         ready = known(records, last(staged, after))
         reads = pull(case, "dispatch", self.params.dispatch, case.traffic.entries_to, row, ready)
-        return (*staged, *records, *reads, Local("dispatch.complete", "sync", case.each(0.0), pulled(reads)))
+        return (*staged, *records, *reads, window_copy(case, "dispatch.sort", row, pulled(reads)))
 
     def combine(self, case: Case, after: tuple[After, ...]) -> tuple[Phase, ...]:
         row = self.combine_row(case.model)
