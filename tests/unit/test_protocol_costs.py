@@ -33,16 +33,23 @@ def test_cann_dispatch_flags_take_issue_fence_flight_and_prefix_sum():
     one = layer("cann-ep", **DIE)
     c, found = one.case.calibration, phases(one)
     far = one.case.routes.latency.max(axis=1)
-    assert found["dispatch.core barriers"].duration == pytest.approx(2 * c["barrier"])
+    assert found["dispatch.core barriers"].duration == pytest.approx(c["barrier"])
     assert found["dispatch.fence"].duration == pytest.approx(far)
     assert found["dispatch.flags"].duration == pytest.approx(c["issue"])  # 16 experts, 48 cores
     assert found["dispatch.flag flight"].duration == pytest.approx(far)
-    # 8 ranks x 2 local experts are 16 records, one vector step; then the third barrier.
+    # 8 ranks x 2 local experts are 16 records, one vector step; then the second barrier, and the third behind the copy.
     assert found["dispatch.prefix sum"].duration == pytest.approx(c["vector_step"] + c["barrier"])
     row = 1536  # 1024 B and a scale of 4 B, padded to blocks of 512 B
     assert found["dispatch.reorder"].duration == pytest.approx(
         copied(one, received(one) * row, received(one) * row)
     )
+    assert found["dispatch.last barrier"].duration == pytest.approx(c["barrier"])
+
+
+def test_cann_needs_its_last_barrier_only_for_several_experts_a_rank():
+    one, several = layer("cann-ep", experts=8, **DIE), layer("cann-ep", experts=16, **DIE)
+    assert "dispatch.last barrier" not in phases(one)
+    assert "dispatch.last barrier" in phases(several)
 
 
 def test_cann_combine_issues_two_writes_a_copy():
