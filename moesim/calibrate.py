@@ -23,6 +23,9 @@ from moesim.protocols import PROTOCOLS
 from moesim.registry import nearest
 from moesim.validate import Compared, statistics
 
+_FROM_NOTHING = {"time": 1e-6, "bandwidth": 1e9, "ratio": 1.0}
+"""Where a constant that is 0 in the start begins."""
+
 Progress = Callable[[int, int, str], None]
 
 
@@ -95,10 +98,6 @@ def calibrate(measured: Measurements, pod: str, kind: str, progress: Progress | 
     names = _chosen(start, pod, protocol.fittable)
     asked, unmodelled = _rows(measured, pod, kind)
     _enough(measured.path, len(asked), unmodelled, names, f"{kind} on {pod}")
-    for name in names:
-        if start[name] <= 0:
-            message = f"{start.path}: {name} is 0, a fit needs a positive value to start from"
-            raise InputError(Problem(message))
     found, jacobian, rest = _solve(asked, names, start, progress)
     moved = np.abs(jacobian).max(axis=0) > 1e-6
     kept = [name for name, does in zip(names, moved, strict=True) if does]
@@ -184,7 +183,8 @@ def _solve(
         values = dict(zip(names, np.exp(logs).tolist(), strict=True))
         return np.log([_seconds(one, values) for one in asked]) - measured
 
-    begin = np.log([start[name] for name in names])
+    dimension = PROTOCOLS.get(start.kind).constants
+    begin = np.log([start[name] or _FROM_NOTHING[dimension[name]] for name in names])
     # Levenberg-Marquardt leaves alone what no row depends on.
     found = least_squares(residuals, begin, method="lm", xtol=1e-5, ftol=1e-7)
     return np.exp(found.x), np.asarray(found.jac), found.fun

@@ -44,7 +44,7 @@ def calibrate_report(document: Document, width: int) -> list[str]:
 def _constants(document: Document, width: int) -> list[str]:
     rows = [["", "fitted", "+-", "change"]]
     for one in document["constants"]:
-        change = _bias(one["value"] / one["before"] - 1)
+        change = _bias(one["value"] / one["before"] - 1 if one["before"] else None)
         rows.append([one["name"], one["written"], _error(one["standard_error"]), change])
     left = [f"  {name}: no row depends on it, it stays as it was" for name in document["untouched"]]
     return [*table(rows, width, "lrrr"), *left]
