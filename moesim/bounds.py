@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 import numpy as np
 
 from moesim.contention import OwnDemand, Resources, own_demand
@@ -136,7 +138,7 @@ def _within(timing: Timing, first: str, last: str) -> tuple[FloatArray, float]:
         if not known or phase.name == first:
             continue
         foreign = (When.INBOUND, When.STREAM)
-        start = np.maximum.reduce([(begun if dep.when in foreign else own)[dep.phase] for dep in known])
+        start = reduce(np.maximum, ((begun if dep.when in foreign else own)[dep.phase] for dep in known))
         part = _part(phase, timing.spans[phase.name])
         begun[phase.name] = start
         own[phase.name] = start + part

@@ -190,10 +190,12 @@ def own_demand(flows: FlowSet, resources: Resources) -> OwnDemand:
     core = flows.src * cores + np.maximum(flows.core, 0)
     units = np.concatenate([np.bincount(pair, each, ranks**2) for each in amounts])
     taken = costs.seconds * units.take(costs.unit)
-    busy = [core_s, *(each * most.take(pair) for each, most in zip(amounts, costs.longest, strict=True))]
+    busy = core_s
+    for each, most in zip(amounts, costs.longest, strict=True):
+        busy = np.maximum(busy, each * most.take(pair))
     release, alone = np.full(ranks**2, np.inf), np.zeros(ranks**2)
     np.minimum.at(release, pair, flows.release)
-    np.maximum.at(alone, pair, flows.release + np.maximum.reduce(busy))
+    np.maximum.at(alone, pair, flows.release + busy)
     return OwnDemand(
         _sums(costs.by_source, taken, (ranks, resources.fabric)),
         _sums(costs.by_destination, taken, (ranks, resources.fabric)),

@@ -165,19 +165,23 @@ def _bytes_moved(one: Strategy, case: Case, plan: Plan) -> tuple[float, float, f
 
 
 def _phase_rows(where: tuple[int, int], plan: Plan, ran: Timing) -> Iterator[dict[str, object]]:
-    for phase in plan.phases:
-        span = ran.spans[phase.name]
-        # Of a transfer each rank's own sending counts; what it waits for from others is in the next phase's start.
-        duration = span.end - span.start
+    spans = [ran.spans[phase.name] for phase in plan.phases]
+    start, end = (np.array([getattr(span, edge) for span in spans]) for edge in ("start", "end"))
+    # Of a transfer each rank's own sending counts; what it waits for from others is in the next phase's start.
+    duration = end - start
+    columns = {
+        "start_s": start.min(axis=1),
+        "end_s": end.max(axis=1),
+        "mean_s": duration.mean(axis=1),
+        "max_s": duration.max(axis=1),
+    }
+    for number, phase in enumerate(plan.phases):
         yield {
             "step": where[0],
             "layer": where[1],
             "phase": phase.name,
             "label": phase.label,
-            "start_s": float(span.start.min()),
-            "end_s": float(span.end.max()),
-            "mean_s": float(duration.mean()),
-            "max_s": float(duration.max()),
+            **{name: float(column[number]) for name, column in columns.items()},
         }
 
 
