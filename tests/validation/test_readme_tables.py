@@ -28,8 +28,10 @@ def numbers(after: str, heading: str) -> list[list[float]]:
     return [[float(cell) for cell in row if cell.isdigit()] for row in rows(after, heading)]
 
 
-def operators(pod: str, ep: int, tokens: int, experts: int, *protocols: Any) -> moesim.Result:
-    """One layer of uniform routing with each of ``protocols``."""
+def operators(
+    pod: str, ep: int, tokens: int, experts: int, *protocols: Any, routing: str = "uniform"
+) -> moesim.Result:
+    """One layer with each of ``protocols``."""
     workload = {"phase": "decode", "tokens_per_rank": tokens, "layers": "all"}
     return moesim.run(
         moesim.from_mapping(
@@ -39,7 +41,7 @@ def operators(pod: str, ep: int, tokens: int, experts: int, *protocols: Any) -> 
                 "ranks": {"ep": ep},
                 "model": {"name": "operators", "experts": experts, "expert_dtype": "int8"} | OPERATORS,
                 "workload": workload,
-                "routing": {"kind": "uniform"},
+                "routing": {"kind": routing},
                 "strategies": [{"name": f"s{n}", "protocol": item} for n, item in enumerate(protocols)],
             }
         )
@@ -54,7 +56,7 @@ def times(result: moesim.Result, stage: str, statistic: str) -> list[float]:
 @pytest.mark.parametrize("row", numbers("CANN EP on CloudMatrix384", "EP"), ids=lambda row: f"EP{row[0]:.0f}")
 def test_cann_ep(row: list[float]) -> None:
     ep, _, dispatch, _, combine = row
-    result = operators("cloudmatrix384", int(ep), 128, 128, "cann-ep")
+    result = operators("cloudmatrix384", int(ep), 128, 256, "cann-ep", routing="balanced")
     found = times(result, "dispatch", "critical") + times(result, "combine", "critical")
     assert [dispatch, combine] == pytest.approx(found, abs=0.6)
 
