@@ -23,6 +23,9 @@ from moesim.protocols import PROTOCOLS
 from moesim.registry import nearest
 from moesim.validate import Compared, statistics
 
+MEASURED = "measurements"
+"""Source of fitted constants that the file did not state before."""
+
 _FROM_NOTHING = {"time": 1e-6, "bandwidth": 1e9, "ratio": 1.0}
 """Where a constant that is 0 in the start begins."""
 
@@ -86,9 +89,9 @@ class Fitted:
 def calibrate(measured: Measurements, pod: str, kind: str, progress: Progress | None = None) -> Fitted:
     """Fit constants of protocol ``kind`` on ``pod`` to the calibrate rows of ``measured``.
 
-    Fitted are the constants that the pod's own file lists under ``fit``; without it, the protocol's ``fittable`` ones,
-    of an heir those that it states itself. ``progress(done, all, what)`` is called at each evaluation. Raises
-    :class:`InputError` for an unknown pod or protocol, and where there are too few rows.
+    Fitted are the constants that the pod's own file lists under ``fit``; without it the protocol's ``fittable`` ones,
+    of an heir those that it states itself, if it states any. ``progress(done, all, what)`` is called at each
+    evaluation. Raises :class:`InputError` for an unknown pod or protocol, and where there are too few rows.
     """
     pods = resources.names("topology")
     if pod not in pods:
@@ -122,10 +125,9 @@ def _chosen(start: Calibration, pod: str, fittable: tuple[str, ...]) -> tuple[st
     """Names of the constants to fit."""
     if start.pod == pod and start.fit is not None:
         return start.fit.constants
-    if start.inherited and start.pod == pod:
-        own = {item.where for item in start.cited}
-        return tuple(name for name in fittable if f"{start.kind}.{name} ({pod})" in own)
-    return fittable
+    stated = {item.where for item in start.cited} if start.pod == pod and start.inherited else set()
+    own = tuple(name for name in fittable if f"{start.kind}.{name} ({pod})" in stated)
+    return own or fittable
 
 
 def _rows(
@@ -216,13 +218,13 @@ def save(fitted: Fitted, output: str | Path) -> None:
     yaml = YAML()
     yaml.width = 200
     yaml.preserve_quotes = True
-    own = fitted.start.pod == fitted.pod
     document = yaml.load(Path(fitted.start.path).read_text(encoding="utf-8"))
-    sources = {item.where.partition(" ")[0].rpartition(".")[2]: item.source for item in fitted.start.cited}
+    own = fitted.start.pod == fitted.pod
     for name, value in fitted.values.items():
-        source = sources[name] if own else "measurements"
-        cell = {"value": written(fitted.start.kind, name, value), "source": source, "grade": "derived"}
+        cell = {"value": written(fitted.start.kind, name, value), "source": MEASURED, "grade": "derived"}
         old = document["constants"].get(name)
+        if own and isinstance(old, dict):
+            cell["source"] = old.get("source", MEASURED)
         if isinstance(old, dict):
             old.update(cell)
         else:
@@ -235,14 +237,17 @@ def save(fitted: Fitted, output: str | Path) -> None:
             "p90": _share(fitted, "p90_abs_error"),
         }
     )
+    file = Path(fitted.measurements).name
+    if any(
+        cell["source"] == MEASURED for name, cell in document["constants"].items() if name in fitted.values
+    ):
+        document.setdefault("sources", {})[MEASURED] = _in_line(
+            {"title": "Measurements given to moesim calibrate", "reference": file}
+        )
     if not own:
-        document.setdefault("sources", {})["measurements"] = _in_line(
-            {"title": "Measurements given to moesim calibrate", "reference": Path(fitted.measurements).name}
-        )
-        title = f"{fitted.start.kind} on {fitted.pod}, fitted by moesim calibrate to {Path(fitted.measurements).name};"
-        document.yaml_set_start_comment(
-            f"{title}\nwhat was not fitted is that of {fitted.start.pod}/{fitted.start.kind}."
-        )
+        start = f"{fitted.start.pod}/{fitted.start.kind}"
+        title = f"{fitted.start.kind} on {fitted.pod}, fitted by moesim calibrate to {file}."
+        document.yaml_set_start_comment(f"{title}\nWhat was not fitted is that of {start}.")
     with outfile.replaced(output) as stream:
         yaml.dump(document, stream)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from moesim import calibrate, calibration, yamlio
+from moesim import calibrate, calibration, resources, yamlio
 from moesim.calibrate import Fitted
 from moesim.console_validate import calibrate_report
 from moesim.errors import InputError
@@ -20,6 +20,14 @@ POD, KIND = "cloudmatrix384", "cann-ep"
 ROW = Measurement("a", POD, KIND, "dispatch", 8, 128, 7168, 8, 256, "", "", None, None, 1.0, "calibrate")
 
 
+def timed(predictor: Predictor, row: Measurement, factors: dict[str, float]) -> float:
+    """[s] that the shipped constants, multiplied by ``factors``, would give."""
+    asked = predictor.asked(row)
+    costs = asked.case.calibration
+    values = {name: costs[name] * factors.get(name, 1.0) for name in costs.values}
+    return asked.seconds(replace(costs, values=values))
+
+
 def made_up(factors: dict[str, float], noise: float = 0.0) -> Measurements:
     """Times that the shipped constants, multiplied by ``factors``, would give."""
     predictor, rng = Predictor(), np.random.default_rng(3)
@@ -28,10 +36,7 @@ def made_up(factors: dict[str, float], noise: float = 0.0) -> Measurements:
         for ep in (8, 16, 32, 64):
             for tokens in (1, 32, 512):
                 row = replace(ROW, id=f"{op}{ep}-{tokens}", op=op, ep=ep, tokens_per_rank=tokens)
-                asked = predictor.asked(row)
-                costs = asked.case.calibration
-                values = {name: costs[name] * factors.get(name, 1.0) for name in costs.values}
-                seconds = asked.seconds(replace(costs, values=values)) * (1 + noise * rng.standard_normal())
+                seconds = timed(predictor, row, factors) * (1 + noise * rng.standard_normal())
                 rows.append(replace(row, latency=seconds))
     return Measurements("made-up.csv", tuple(rows))
 
@@ -123,6 +128,27 @@ def test_a_pod_without_a_file_of_its_own_starts_from_the_default(tmp_path: Path)
     data = yamlio.load(tmp_path / "out.yaml").data
     assert data["sources"]["measurements"]["reference"] == "lab.csv"
     assert (tmp_path / "out.yaml").read_text().startswith(f"# {KIND} on {pod}, fitted")
+
+
+def test_an_heir_that_states_nothing_fits_what_it_inherits(tmp_path: Path) -> None:
+    """The constants are then its own, from the measurements."""
+    assert not yamlio.load(resources.find("calibration", "gb300-nvl72/deepep-ll")).data["constants"]
+    predictor, factors = Predictor(), dict.fromkeys(PROTOCOLS.get("deepep-ll").fittable, 1.2)
+    rows = []
+    for op in ("dispatch", "combine"):
+        for tokens in (1, 8, 64, 256, 1024):
+            row = replace(ROW, id=f"{op}{tokens}", pod="gb300-nvl72", protocol="deepep-ll", op=op)
+            row = replace(row, tokens_per_rank=tokens)
+            rows.append(replace(row, latency=timed(predictor, row, factors)))
+    found = calibrate.calibrate(Measurements("lab.csv", tuple(rows)), "gb300-nvl72", "deepep-ll")
+    calibrate.save(found, tmp_path / "out.yaml")
+    data = yamlio.load(tmp_path / "out.yaml").data
+    assert set(data["constants"]) == set(found.values) <= set(PROTOCOLS.get("deepep-ll").fittable)
+    read = calibration.read(
+        tmp_path / "out.yaml", "deepep-ll", "gb300-nvl72", PROTOCOLS.get("deepep-ll").constants
+    )
+    assert dict(read.values) == {**found.start.values, **found.values}
+    assert max(abs(one.error) for one in found.rows) < 0.02
 
 
 def test_a_constant_that_no_row_depends_on_stays_and_is_named(factors: dict[str, float]) -> None:
