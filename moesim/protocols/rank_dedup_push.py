@@ -1,8 +1,8 @@
 """MoonEP's own protocol: each token once to each destination rank, pushed straight to its final row.
 
 A fixed number of communication SMs write the rows; the destination expands them to its experts. Three barriers in
-planning, one at the end of dispatch, one at the beginning of combine. Needs a domain with multicast for its metadata,
-and at most 128 ranks. Source: MoonEP, planning.py and dispatch.py.
+planning, one at the end of dispatch, one at the beginning of combine, none at its end. Needs a domain with multicast
+for its metadata, and at most 128 ranks. Source: MoonEP, planning.py and dispatch.py.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class RankDedupPush(Protocol):
         """Distinct tokens from rank to rank."""
         return case.traffic.rows
 
-    def logical_bytes(self, case: Case) -> float:
+    def logical_bytes(self, case: Case, operation: str = "dispatch") -> float:
         return float(case.traffic.tokens.max(initial=0)) * case.model.top_k * case.model.hidden * 2.0
 
     def dispatch(self, case: Case, after: tuple[After, ...]) -> tuple[Phase, ...]:
@@ -101,8 +101,17 @@ class RankDedupPush(Protocol):
         ready = last(barrier, last(before, after))
         start, send = self._push(case, "combine", case.traffic.rows.T, ready)
         read = case.traffic.rows.sum(axis=1) * self.combine_row(case.model)
-        reduce = weighted_sum(case, read, (After(send.name), After(send.name, When.INBOUND)))
-        return (*before, *barrier, *start, send, reduce)
+        # No barrier ends it: the sums follow the rows as they come.
+        reduce = weighted_sum(case, read, (After(send.name, When.STREAM),))
+        returned = (After(reduce.name), After(send.name), After(send.name, When.INBOUND))
+        return (
+            *before,
+            *barrier,
+            *start,
+            send,
+            reduce,
+            Local("combine.done", "sync", case.each(0.0), returned),
+        )
 
     def buffers(self, case: Case) -> dict[str, float]:
         """One static token buffer, for the rows that the balancer fixed, else for the worst case."""
