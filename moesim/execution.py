@@ -139,7 +139,8 @@ class _Execution:
         self._settle()
         spans = {phase.name: self._span(phase) for phase in self.plan.phases}
         parts = [flows.demand for flows in self.flows.values()]
-        load = sum((part.load(len(self.resources.capacity)) for part in parts), np.zeros(1))
+        nodes = len(self.resources.capacity)
+        load = sum((part.load(nodes) for part in parts), np.zeros(nodes))
         fluid = self.network.fluid
         return Timing(self.plan, spans, load, others, fluid.solves, fluid.error_estimate)
 

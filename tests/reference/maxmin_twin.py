@@ -71,12 +71,33 @@ def finish_times_in_floats(path: np.ndarray, capacity: np.ndarray, size: np.ndar
     return finish
 
 
+def finish_times_of_late_flows(
+    takes: np.ndarray, capacity: np.ndarray, size: np.ndarray, start: np.ndarray
+) -> np.ndarray:
+    """The same for flows that start at any time; ``takes`` (F, N) of each resource for each unit of size."""
+    left, finish, now = size.astype(float), np.full(len(size), np.nan), 0.0
+    nothing = (size == 0) | ~takes.any(axis=1)
+    finish[nothing] = start[nothing]
+    while np.isnan(finish).any():
+        waiting = np.isnan(finish) & (start > now)
+        active = np.flatnonzero(np.isnan(finish) & (start <= now))
+        speed = _rates_in_floats(takes[active], capacity)
+        soonest = (left[active] / speed).min(initial=np.inf)
+        step = min(soonest, start[waiting].min(initial=np.inf) - now)
+        left[active] -= step * speed
+        now = now + step if step == soonest else float(start[waiting].min())
+        done = active[left[active] <= 1e-12 * size[active]]
+        finish[done] = now
+    return finish
+
+
 def _rates_in_floats(crosses: np.ndarray, capacity: np.ndarray) -> np.ndarray:
     """Close the one resource with the lowest level, again and again."""
     speed = np.full(len(crosses), np.nan)
     left, need = capacity.copy(), crosses.sum(axis=0)
-    while (need > 0.5).any():
-        level = np.divide(left, need, out=np.full(len(capacity), np.inf), where=need > 0.5)
+    dust = 1e-9 * need
+    while (need > dust).any():
+        level = np.divide(left, need, out=np.full(len(capacity), np.inf), where=need > dust)
         tightest = level.argmin()
         chosen = np.flatnonzero(np.isnan(speed) & (crosses[:, tightest] > 0))
         speed[chosen] = level[tightest]
