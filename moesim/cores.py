@@ -46,11 +46,13 @@ def runs(copies: IntArray, cores: int) -> Dealt:
     core = np.where(slot < whole, own, shared)
     sharers = sharers[slot]
     # The i-th of g sharers takes the tokens i, i + g, i + 2g ... of the slot.
-    share = copies[:, slot]
+    share = copies.take(slot, axis=1)
     several = np.flatnonzero(sharers > 1)
     share[:, several] = (share[:, several] + (sharers - 1 - part)[several]) // sharers[several]
-    rank, at = np.nonzero(share)
-    return Dealt(rank, core[at], slot[at], share[rank, at])
+    sent = np.flatnonzero(share)
+    rank = sent // len(slot)
+    at = sent - rank * len(slot)
+    return Dealt(rank, core.take(at), slot.take(at), share.take(sent))
 
 
 def slices(copies: IntArray, order: IntArray, cores: int) -> Dealt:
@@ -63,7 +65,7 @@ def slices(copies: IntArray, order: IntArray, cores: int) -> Dealt:
     [(0, 0, 4), (0, 1, 1), (1, 2, 6)]
     """
     slots = copies.shape[1]
-    ordered = copies[:, order]
+    ordered = copies.take(order, axis=1)
     total = ordered.sum(axis=1)
     base = np.cumsum(total) - total
     # All ranks lie one behind the other on one line; a piece ends where a slot or a slice does.
