@@ -71,7 +71,7 @@ class Fused(Protocol):
         return model.row_bytes(self.params.dispatch, pad=512)
 
     def logical_bytes(self, case: Case, operation: str = "dispatch") -> float:
-        """Messages of all entries of a rank, own rank counted: what CloudMatrix384's table divides by its latencies, less
+        """Messages of all entries of a rank, own rank counted: what CloudMatrix384's table divides by latencies, less
         5 % that nothing explains.
         """
         row = self.combine_row(case.model) if operation == "combine" else self.dispatch_row(case.model)
