@@ -19,9 +19,9 @@ from moesim.protocols.fused import CONSTANTS, CROSSINGS, FITTABLE, Fused, FusedP
 
 
 class CannParams(FusedParams):
-    """``window``: which published size formula the static windows follow."""
+    """``window``: which published size formula the static windows follow; ``a2_fullmesh`` is that of A2 hosts."""
 
-    window: Literal["cm384", "fullmesh_v1", "fullmesh_v2"] = "cm384"
+    window: Literal["cm384", "fullmesh_v1", "fullmesh_v2", "a2_fullmesh"] = "cm384"
 
 
 @PROTOCOLS.register("cann-ep")

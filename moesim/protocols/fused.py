@@ -113,6 +113,9 @@ def static_windows(protocol: Fused, case: Case, window: str) -> dict[str, float]
     records = {"metadata": 32.0 * case.slots}
     if window == "cm384":
         return buffers.cloudmatrix(case.ranks, case.capacity, k, case.local, *rows) | records
+    if window == "a2_fullmesh":
+        whole = buffers.cann_a2_fullmesh(case.ranks, case.capacity, k, case.local, model.dispatch_width)
+        return {"window": whole} | records
     sizes = buffers.cann_fullmesh(
         case.ranks, case.capacity, k, case.local, model.dispatch_width, flags_in_block=window == "fullmesh_v2"
     )

@@ -21,6 +21,12 @@ def phases(one):
     return {phase.name: phase for phase in one.plan.phases}
 
 
+def round_robin(ep, tokens):
+    """Picks of top-8 of 256 experts that load all ranks and experts alike."""
+    entry = np.arange(ep * tokens * 8)
+    return ((entry % ep) * (256 // ep) + entry // ep % (256 // ep)).reshape(-1, 8)
+
+
 def waits(phase):
     return {(dep.phase, dep.when) for dep in phase.after}
 
@@ -66,6 +72,26 @@ def test_relay_free_holds_what_comes_and_no_window():
     one = layer("relay-free", ids=EVEN, capacity=512, **DIE)
     held = one.strategy.protocol.buffers(one.case)
     assert held == {"dispatch": 48 * ROW, "combine": 48 * 2.0 * HIDDEN, "metadata": 32.0 * EXPERTS}
+
+
+@pytest.mark.parametrize(("ep", "tokens", "published"), [(32, 128, 7.5), (16, 512, 30.0)])
+def test_relay_free_holds_what_the_windows_use_on_average(ep, tokens, published):
+    """MiB of INT8 dispatch, hidden 7168, top-8 of 256 experts; the windows of cann-ep take 688 and 1376 MiB."""
+    held = {}
+    for kind in ("relay-free", "cann-ep"):
+        shape = {"ep": ep, "tokens": tokens, "experts": 256, "top_k": 8, "hidden": 7168}
+        one = layer(kind, pod_name="cloudmatrix384", ids=round_robin(ep, tokens), **shape)
+        sizes = one.strategy.protocol.buffers(one.case)
+        held[kind] = [sizes["dispatch"] / 2**20, (sizes["dispatch"] + sizes["combine"]) / 2**20]
+    assert held["relay-free"][0] == pytest.approx(published)
+    assert held["cann-ep"][1] == pytest.approx({32: 688, 16: 1376}[ep], abs=0.5)
+
+
+def test_windows_of_a2_hosts():
+    """2 x (B R min(local, K) H x 2 B + 2 MiB): CANN ops-transformer."""
+    one = layer({"kind": "cann-ep", "window": "a2_fullmesh"}, pod_name="a2-cluster", capacity=256)
+    held = one.strategy.protocol.buffers(one.case)
+    assert held == {"window": 2.0 * (256 * 8 * 2 * 2 * HIDDEN + 2 * 2**20), "metadata": 32.0 * EXPERTS}
 
 
 def test_a_pull_stages_records_reads_and_sorts():
@@ -137,11 +163,8 @@ def test_only_flags_in_the_data_need_atomic_writes(sync, needs):
 @pytest.mark.parametrize("name", ["dispatch", "combine"])
 @pytest.mark.parametrize(("ep", "tokens"), [(8, 128), (64, 128)])
 def test_fluid_and_bound_agree_where_nothing_contends(kind, name, ep, tokens):
-    entry = np.arange(ep * tokens * 8)
-    ids = ((entry % ep) * (256 // ep) + entry // ep % (256 // ep)).reshape(-1, 8)
-    one = layer(
-        kind, pod_name="cloudmatrix384", ep=ep, tokens=tokens, experts=256, top_k=8, hidden=7168, ids=ids
-    )
+    shape = {"ep": ep, "tokens": tokens, "experts": 256, "top_k": 8, "hidden": 7168}
+    one = layer(kind, pod_name="cloudmatrix384", ids=round_robin(ep, tokens), **shape)
     phases_ = one.strategy.protocol.operation(name, one.case)
     plan = Plan(
         ep, phases_, {"dispatch": phases_[-1].name, "expert": phases_[-1].name, "combine": phases_[-1].name}
