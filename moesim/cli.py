@@ -124,6 +124,8 @@ def run(
     loaded = _load(scenario, sets, seed, fidelity)
     if out is not None:
         result.ready(out)
+    for text in result.changed_inputs(loaded.document.path):
+        click.echo(f"moesim: {text}", err=True)
     with Progress() as advance:
         found = simulate.run(loaded, progress=advance)
     if out is not None:

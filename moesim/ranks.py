@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -69,9 +70,10 @@ def _listed(topology: Topology, ep: int, devices: Sequence[int | str]) -> IntArr
             problems.append(Problem(f"{topology.name} has no device {device!r}", legal=legal))
     if len(devices) != ep:
         problems.append(Problem(f"{len(devices)} devices are listed for ep {ep}", legal=f"a list of {ep}"))
-    twice = sorted({names[d] for d in chosen if chosen.count(d) > 1})
+    twice = sorted(names[d] for d, count in Counter(chosen).items() if count > 1)
     if twice:
-        problems.append(Problem(f"devices listed twice: {', '.join(twice)}", legal="one rank a device"))
+        shown = ", ".join(twice[:8]) + (f" and {len(twice) - 8} others" if len(twice) > 8 else "")
+        problems.append(Problem(f"devices listed twice: {shown}", legal="one rank a device"))
     if problems:
         raise InputError(problems)
     return np.array(chosen, dtype=np.int64)

@@ -7,6 +7,7 @@ path.
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 from moesim.errors import InputError, Problem
@@ -54,6 +55,16 @@ def names(kind: str) -> list[str]:
     return [name for name in found if name not in _SINGLE.values()]
 
 
+def name_of(kind: str, path: Path) -> str | None:
+    """The shipped name of the file of ``kind`` at ``path``; None if it is another file."""
+    folder, suffix = _FOLDERS[kind]
+    root, file = shipped(folder).resolve(), path.resolve()
+    if file.suffix != suffix or not file.is_relative_to(root):
+        return None
+    name = file.relative_to(root).with_suffix("").as_posix()
+    return name if name in names(kind) else None
+
+
 def find(kind: str, name: str | Path, base: Path | None = None) -> Path:
     """The file of ``kind`` called ``name``: a shipped name, or a path from the current folder or ``base``.
 
@@ -79,6 +90,12 @@ def find(kind: str, name: str | Path, base: Path | None = None) -> Path:
     close = nearest(Path(text).stem, names(kind)) if names(kind) else "nothing is shipped"
     legal = f"an existing file, or a shipped name: {close}"
     raise InputError(Problem(f"{kind} file not found: {looked}", legal=legal))
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of the file at ``path``; raises ``OSError`` if it cannot be read."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _exists(path: Path) -> bool:

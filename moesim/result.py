@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from moesim import jsonio, requirement, summary, tables
+from moesim import jsonio, requirement, resources, summary, tables
 from moesim.errors import InputError, MoesimError, Problem
 from moesim.outcome import StrategyOutcome, cited_json, plain_data, same
 from moesim.sources import Cited, Grade, Source, bibliography
@@ -112,6 +112,11 @@ class Result:
             "repeat": f"moesim run {_SCENARIO}",
         }
 
+    def _own_inputs(self) -> dict[str, str]:
+        """Path -> SHA-256 of the files that the scenario names and moesim does not ship."""
+        named = set(_texts(self.scenario))
+        return {path: digest for path, digest in self.inputs.items() if path in named}
+
     def table(self, name: str) -> pd.DataFrame:
         """One of :data:`moesim.tables.TABLES` as a frame, for notebooks."""
         import pandas as pd
@@ -160,7 +165,7 @@ class Result:
         with _beside(target) as fresh:
             for table in tables.TABLES:
                 tables.write(fresh / f"{table}.csv", tables.rows(table, self.strategies))
-            _write_yaml(fresh / _SCENARIO, plain_data(self.scenario))
+            _write_yaml(fresh / _SCENARIO, plain_data(self.scenario), self._own_inputs())
             _write_json(fresh / _PROVENANCE, self.provenance())
             _write_json(fresh / _SUMMARY, self.to_json())
         return target
@@ -308,11 +313,39 @@ def _write_json(path: Path, document: Mapping[str, Any]) -> None:
     )
 
 
-def _write_yaml(path: Path, document: Mapping[str, Any]) -> None:
+def _write_yaml(path: Path, document: Mapping[str, Any], inputs: Mapping[str, str]) -> None:
     from ruamel.yaml import YAML
 
     yaml = YAML(typ="safe", pure=True)
     yaml.default_flow_style = False
     yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
     with path.open("w", encoding="utf-8") as stream:
+        for name, digest in inputs.items():
+            stream.write(f"# {digest}  {name}\n")  # as sha256sum writes it
         yaml.dump(document, stream)
+
+
+def _texts(part: Any) -> Iterator[str]:
+    if isinstance(part, str):
+        yield part
+    for inner in part.values() if isinstance(part, Mapping) else part if isinstance(part, list) else ():
+        yield from _texts(inner)
+
+
+def changed_inputs(scenario: str | Path) -> list[str]:
+    """Of the ``scenario.yaml`` of a saved result: its inputs that are no longer what they were, in words."""
+    beside = Path(scenario).parent / _PROVENANCE
+    if Path(scenario).name != _SCENARIO or not beside.is_file():
+        return []
+    inputs = jsonio.load(beside).get("inputs")
+    if not isinstance(inputs, dict):
+        raise InputError(Problem("has no inputs", path=str(beside), legal="path: SHA-256"))
+    changed = []
+    for name, digest in inputs.items():
+        try:
+            now = resources.digest(Path(name))
+        except (OSError, ValueError):
+            continue  # moved, as a checkout may be; what the scenario names is looked for when it is read
+        if now != digest:
+            changed.append(f"{name} is not what it was when this result was made")
+    return changed

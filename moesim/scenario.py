@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
-from pydantic import PrivateAttr
+from pydantic import BaseModel, PrivateAttr
 
-from moesim import requirement, resources, yamlio
+from moesim import moe, requirement, resources, yamlio
 from moesim.checking import in_order, validate
 from moesim.errors import InputError, Problem
 from moesim.overrides import overridden
 from moesim.registry import nearest
 from moesim.requirement import Requirement
-from moesim.schema import ScenarioKeys, json_schema
+from moesim.schema import Choice, ScenarioKeys, json_schema
 from moesim.yamlio import Document, Loc
 
 __all__ = ["Scenario", "from_mapping", "json_schema", "load"]
@@ -55,12 +55,17 @@ class Scenario(ScenarioKeys):
         return _checked(overridden(self._document, sets, "--set"), (*self._applied, *sets))
 
     def resolved(self) -> dict[str, Any]:
-        """Plain data from which the same run repeats, from any folder: every key, paths absolute."""
-        data = self._document.data
-        full: dict[str, Any] = {}
-        for key, field in type(self).model_fields.items():
-            full[key] = data[key] if key in data else field.get_default()
-        return {key: _plain(value, self.base) for key, value in full.items()}
+        """Plain data from which the same run repeats, from any folder.
+
+        Every key and parameter is there, with its default where none was written; a shipped file is named, any
+        other by its absolute path.
+        """
+        full = _complete(self, self._document.data)
+        if isinstance(self.model, dict):
+            full["model"] = _complete(moe.spec().model_validate(self.model), self.model)
+        full["topology"] = _named(full["topology"], "topology", self.base)
+        full["routing"] = _named(full["routing"], "trace", self.base)
+        return full
 
 
 def load(
@@ -124,16 +129,39 @@ def _checked(document: Document, applied: tuple[str, ...]) -> Scenario:
     return scenario
 
 
-def _plain(value: Any, base: Path | None) -> Any:
-    """``value`` with the paths to files made absolute."""
+def _complete(model: BaseModel, written: Mapping[str, Any]) -> dict[str, Any]:
+    """``written``, from which ``model`` was made, with the defaults of what was left out; unset options stay out."""
+    full: dict[str, Any] = {}
+    for key, field in type(model).model_fields.items():
+        if key in written:
+            full[key] = _filled(getattr(model, key), written[key])
+        elif (default := field.get_default(call_default_factory=True)) not in (None, ""):
+            full[key] = _filled(getattr(model, key), default)
+    return full
+
+
+def _filled(value: Any, written: Any) -> Any:
+    """What stands for ``value`` in a file, of which ``written`` is there or the default."""
+    if isinstance(value, Choice):
+        params = _complete(value.params, value.written)
+        return written if isinstance(written, str) and not params else {"kind": value.kind, **params}
+    if isinstance(value, BaseModel):
+        return _complete(value, written)
+    if isinstance(value, tuple):
+        return [_filled(one, item) for one, item in zip(value, written, strict=True)]
+    return written
+
+
+def _named(value: Any, kind: str, base: Path | None) -> Any:
+    """``value`` with each file of ``kind`` by its shipped name or its absolute path."""
     if isinstance(value, dict):
-        return {key: _plain(item, base) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item, base) for item in value]
+        return {key: _named(item, kind, base) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_named(item, kind, base) for item in value]
     if isinstance(value, str) and resources.is_path(value):
         for place in (Path(value), *([] if base is None else [base / value])):
             if place.is_file():
-                return str(place.resolve())
+                return resources.name_of(kind, place) or str(place.resolve())
     return value
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -170,9 +171,11 @@ def _expert_dtype(name: str) -> str:
 
 
 def _distinct(items: tuple[Any, ...]) -> tuple[Any, ...]:
-    twice = [item for item in dict.fromkeys(items) if items.count(item) > 1]
+    twice = [item for item, count in Counter(items).items() if count > 1]
     if twice:
-        raise PydanticCustomError("twice", "{items} more than once", {"items": ", ".join(map(str, twice))})
+        more = f" and {len(twice) - 8} others" if len(twice) > 8 else ""
+        shown = ", ".join(map(str, twice[:8])) + more
+        raise PydanticCustomError("twice", "{items} more than once", {"items": shown})
     return items
 
 

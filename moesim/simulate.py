@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -251,7 +250,5 @@ def _hashes(built: Built, chosen: Sequence[Strategy]) -> dict[str, str]:
     recorded = built.scenario.routing.written.get("trace")
     if recorded is not None:
         paths.append(str(resources.find("trace", recorded, built.scenario.base)))
-    files = {path: Path(path) for path in paths if path is not None}
-    return {
-        name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items() if path.is_file()
-    }
+    files = {Path(path).resolve() for path in paths if path is not None}
+    return {str(path): resources.digest(path) for path in sorted(files) if path.is_file()}

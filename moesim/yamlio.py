@@ -49,9 +49,9 @@ class Text:
     def _excerpt(self, line: int, column: int, width: int) -> str | None:
         if not 1 <= line <= len(self.lines):
             return None
-        shown = "".join(c if c.isprintable() else " " for c in self.lines[line - 1])
         start = 0 if column < _EXCERPT_WIDTH - 20 else column - _EXCERPT_WIDTH // 2
-        part = shown[start : start + _EXCERPT_WIDTH]
+        part = self.lines[line - 1][start : start + _EXCERPT_WIDTH]
+        part = "".join(c if c.isprintable() else " " for c in part)
         caret = min(column - 1 - start, len(part))
         marks = "^" * max(1, min(width, len(part) - caret))
         return f"{line:6d} | {part}\n{'':6} | {'':{caret}}{marks}"

@@ -8,7 +8,6 @@ Arrays: ``ids`` integer (tokens, layers, k): experts of each token in each MoE l
 
 from __future__ import annotations
 
-import hashlib
 import json
 import warnings
 import zipfile
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from moesim import jsonio
+from moesim import jsonio, resources
 from moesim.errors import InputError, Problem
 
 LARGEST = 1 << 30
@@ -58,8 +57,7 @@ class Recording:
 def digest(path: Path) -> str:
     """SHA-256 of the file; raises :class:`InputError` if it cannot be read."""
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return resources.digest(path)
     except OSError as error:
         raise _refusal(path, None, error.strerror or "cannot be read") from None
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from moesim import tables, yamlio
+from moesim import resources, tables, yamlio
 from moesim.errors import InputError
 from moesim.outcome import StrategyOutcome
-from moesim.result import Result, load_summary, ready, sources_of
+from moesim.result import Result, changed_inputs, load_summary, ready, sources_of
 from moesim.sources import Cited, Grade
 
 Make = Callable[..., Result]
@@ -136,6 +136,22 @@ def test_scenario_file_reads_back_as_the_resolved_scenario(make_result: Make, tm
     }
     folder = make_result(scenario=scenario).save(tmp_path / "out")
     assert yamlio.load(folder / "scenario.yaml").data == scenario
+
+
+def test_scenario_file_has_the_hash_of_files_that_are_not_shipped(make_result: Make, tmp_path: Path) -> None:
+    pod = tmp_path / "pod.yaml"
+    pod.write_text("moesim: 1\n")
+    inputs = {str(pod): resources.digest(pod), "/shipped/models.yaml": "ab" * 32}
+    made = make_result(scenario={"topology": str(pod), "require": []}, inputs=inputs)
+    file = made.save(tmp_path / "out") / "scenario.yaml"
+    assert file.read_text().startswith(f"# {inputs[str(pod)]}  {pod}\ntopology: ")
+    assert Result.load(tmp_path / "out") == made
+    assert changed_inputs(file) == []
+    pod.write_text("moesim: 2\n")
+    assert changed_inputs(file) == [f"{pod} is not what it was when this result was made"]
+    pod.unlink()
+    assert changed_inputs(file) == []
+    assert changed_inputs(pod) == []
 
 
 def test_provenance_names_versions_inputs_and_overrides(make_result: Make, tmp_path: Path) -> None:
