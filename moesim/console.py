@@ -55,7 +55,7 @@ def run_report(document: Document, width: int) -> list[str]:
         ("load", _loads(strategies, width)),
         ("payload of one layer, dispatch and combine, all ranks [MiB]", _traffic(strategies, width)),
         ("buffers and memory of one rank [MiB]", _memory(strategies, width)),
-        ("dispatch bandwidth of one rank [GB/s]", _bandwidth(strategies, width)),
+        ("bandwidth of one rank [GB/s]", _bandwidth(strategies, width)),
         *standing(
             document, [*(one for item in strategies for one in item["cited"]), *document["cited"]], width
         ),
@@ -258,9 +258,14 @@ def _mib(count: float | None) -> str:
 
 def _bandwidth(strategies: Sequence[Document], width: int) -> list[str]:
     found = [item["bandwidth_Bps"] for item in strategies]
-    rows = [(key, [_gigabytes(rates.get(key)) for rates in found]) for key in ("logical", "wire")]
+    rows: list[tuple[str, list[str]]] = []
+    for stage, of in (("dispatch", found), ("combine", [rates.get("combine", {}) for rates in found])):
+        rows += [
+            (f"{stage}, {key}", [_gigabytes(rates.get(key)) for rates in of]) for key in ("logical", "wire")
+        ]
+        own = [rates.get("library", {}).get("value") for rates in of]
+        rows.append((f"{stage}, library's own", [_gigabytes(value) for value in own]))
     libraries = [rates.get("library") or {} for rates in found]
-    rows.append(("library's own", [_gigabytes(library.get("value")) for library in libraries]))
     lines = columns([item["name"] for item in strategies], rows, width)
     for name in dict.fromkeys(library["name"] for library in libraries if library):
         users = [

@@ -14,7 +14,7 @@ Document = Mapping[str, Any]
 _GIGA = 1e9
 _MEANING = (
     "floor: the busiest resource alone; bound: with latency and fixed costs. "
-    "wire: bytes that leave the rank / floor; logical: bytes as the library counts them / floor."
+    "wire: bytes that leave the rank / floor; logical: payload / floor; library: bytes by its own count / floor."
 )
 _GRADES = ("measured", "derived", "spec")
 
@@ -118,15 +118,16 @@ def _rate(rate: float | None) -> str:
 
 
 def _ceilings(strategies: Sequence[Document], width: int) -> list[str]:
-    rows = [["", "", "KiB out", "floor", "bound", "wire", "logical", "busiest resource"]]
+    lines: list[str] = []
     for stage in ("dispatch", "combine"):
-        for number, item in enumerate(strategies):
+        rows = [[stage, "KiB out", "floor", "bound", "wire", "logical", "library", "busiest resource"]]
+        for item in strategies:
             found = item["ceilings"][stage]
             cells = [digits(found["wire_B"] / 1024), *map(microseconds, (found["floor_s"], found["bound_s"]))]
-            cells += [_rate(found["wire_Bps"]), _rate(found["logical_Bps"])]
-            neck = found["bottleneck"] or "nothing is sent"
-            rows.append(["" if number else stage, item["name"], *cells, neck])
-    return table(rows, width, "llrrrrrl") + wrapped(_MEANING, width)
+            cells += [_rate(found[f"{name}_Bps"]) for name in ("wire", "logical", "library")]
+            rows.append([item["name"], *cells, found["bottleneck"] or "nothing is sent"])
+        lines += table(rows, width, "lrrrrrrl")
+    return lines + wrapped(_MEANING, width)
 
 
 def _title(item: Document) -> str:
@@ -137,7 +138,7 @@ def _title(item: Document) -> str:
 def _strategy(item: Document, width: int) -> Iterator[str]:
     yield from wrapped(f"calibration {item['calibration']}, access {item['access']}", width)
     rows = [f"{digits(item[f'{stage}_row_B'])} B in {stage}" for stage in item["ceilings"]]
-    yield from wrapped(f"a row: {', '.join(rows)}; logical bandwidth: {item['definition']}", width)
+    yield from wrapped(f"a row: {', '.join(rows)}; the library's bandwidth: {item['definition']}", width)
     for stage, found in item["ceilings"].items():
         wire = found["fabric_bottleneck"]
         if wire not in (None, found["bottleneck"]):

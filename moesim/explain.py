@@ -5,7 +5,7 @@ Routing is taken as uniform, so that nothing has to be drawn; the answer is ther
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from moesim.contention import Resources
 from moesim.moe import MoEModel
 from moesim.outcome import cited_json, plain_data, shortage
 from moesim.placement import Assignment
-from moesim.plan import After, Phase, Plan, Transfer
+from moesim.plan import Plan, Transfer
 from moesim.protocols import Case, Protocol
 from moesim.result import SCHEMA, source_json, sources_of
 from moesim.routing import Routes
@@ -196,8 +196,8 @@ def _strategy(built: Built, setting: _Setting, one: Strategy) -> dict[str, Any]:
         "combine_row_B": protocol.combine_row(built.model),
         "definition": protocol.bandwidth_name,
         "ceilings": {
-            "dispatch": _ceiling(case, protocol.dispatch, _logical(protocol, case, "dispatch")),
-            "combine": _ceiling(case, protocol.combine, _logical(protocol, case, "combine")),
+            "dispatch": _ceiling(case, protocol, "dispatch"),
+            "combine": _ceiling(case, protocol, "combine"),
         },
         "buffers_B": buffers,
         "notes": [
@@ -235,21 +235,10 @@ def _balanced(one: Strategy, case: Case) -> Case:
     return replace(case, assignment=replace(assignment, static_rows=rows))
 
 
-def _logical(protocol: Protocol, case: Case, stage: str) -> float:
-    """Bytes of one rank that the library divides by the time: the same rows in both directions."""
-    there = protocol.logical_bytes(case)
-    return (
-        there
-        if stage == "dispatch"
-        else there / protocol.dispatch_row(case.model) * protocol.combine_row(case.model)
-    )
-
-
-def _ceiling(
-    case: Case, phases: Callable[[Case, tuple[After, ...]], tuple[Phase, ...]], logical: float
-) -> dict[str, Any]:
+def _ceiling(case: Case, protocol: Protocol, stage: str) -> dict[str, Any]:
     """Busiest resource and closed form of one operation alone, all ranks starting together."""
-    plan = Plan(case.ranks, phases(case, ()))
+    plan = Plan(case.ranks, (protocol.dispatch if stage == "dispatch" else protocol.combine)(case, ()))
+    logical, library = protocol.payload_bytes(case, stage), protocol.logical_bytes(case, stage)
     shared = Resources(case.routes, int(case.calibration["cores"]))
     timing = bounds.run(plan, shared)
     busy = timing.load / shared.capacity
@@ -261,12 +250,14 @@ def _ceiling(
     return {
         "wire_B": wire,
         "logical_B": logical,
+        "library_B": library,
         "floor_s": floor,
         "bottleneck": shared.name(int(busy.argmax())) if floor else None,
         "fabric_s": float(busy[: shared.fabric].max(initial=0.0)),
         "fabric_bottleneck": _fabric_bottleneck(case.routes, busy),
         "wire_Bps": wire / floor if floor else None,
         "logical_Bps": logical / floor if floor else None,
+        "library_Bps": library / floor if floor else None,
         "bound_s": max(float(span.end.max()) for span in timing.spans.values()),
     }
 

@@ -32,7 +32,7 @@ class Record:
     sizes: list[dict[str, float]] = field(default_factory=list)
     before: list[dict[str, float]] = field(default_factory=list)
     after: list[dict[str, float]] = field(default_factory=list)
-    bandwidth: list[tuple[float, float, float, float]] = field(default_factory=list)
+    moved: list[dict[str, FloatArray]] = field(default_factory=list)
     phases: list[dict[str, object]] = field(default_factory=list)
     buffers: dict[str, float] = field(default_factory=dict)
     memory: dict[str, float] = field(default_factory=dict)
@@ -70,8 +70,13 @@ class Record:
         self.sizes.append(_traffic(self.strategy, case))
         self.before.append(_imbalance(home))
         self.after.append(_imbalance(case.traffic))
-        self.bandwidth.append(
-            (*_bytes_moved(self.strategy, case, plan), float(times["dispatch"].max(initial=0.0)))
+        self.moved.append(
+            {
+                stage: np.array(
+                    [*_bytes_moved(self.strategy, case, plan, stage), times[stage].max(initial=0.0)]
+                )
+                for stage in ("dispatch", "combine")
+            }
         )
         self.phases.extend(_phase_rows(where, plan, ran))
         self.solves += ran.solves
@@ -97,7 +102,7 @@ class Record:
             traffic_B=_mean(self.sizes),
             buffers_B=self.buffers,
             memory_B=self.memory,
-            bandwidth_Bps=self._bandwidth(),
+            bandwidth_Bps={**self._bandwidth("dispatch"), "combine": self._bandwidth("combine")},
             phases=tuple(self.phases),
             links=tuple(links),
             solves=self.solves,
@@ -116,14 +121,15 @@ class Record:
             "others, raise capacity_factor",
         )
 
-    def _bandwidth(self) -> dict[str, object]:
-        logical, wire, library, seconds = (sum(column) for column in zip(*self.bandwidth, strict=True))
+    def _bandwidth(self, stage: str) -> dict[str, object]:
+        """Bytes over time of all cases together [B/s]."""
+        logical, wire, library, seconds = np.sum([moved[stage] for moved in self.moved], axis=0)
         if seconds == 0.0:
-            seconds = float("inf")
+            seconds = np.inf
         return {
-            "logical": logical / seconds,
-            "wire": wire / seconds,
-            "library": {"name": self.strategy.protocol.bandwidth_name, "value": library / seconds},
+            "logical": float(logical / seconds),
+            "wire": float(wire / seconds),
+            "library": {"name": self.strategy.protocol.bandwidth_name, "value": float(library / seconds)},
         }
 
 
@@ -151,17 +157,25 @@ def _traffic(one: Strategy, case: Case) -> dict[str, float]:
     return traffic.by_tier(rows * each, case.routes.tier)
 
 
-def _bytes_moved(one: Strategy, case: Case, plan: Plan) -> tuple[float, float, float]:
-    """Of one dispatch [B]: payload of the busiest rank, own rank included; its wire bytes; the library's count."""
-    rows = one.protocol.rows(case)
-    logical = float(rows.sum(axis=1).max(initial=0)) * case.model.payload_bytes(one.protocol.formats[0])
+def _bytes_moved(one: Strategy, case: Case, plan: Plan, stage: str) -> tuple[float, float, float]:
+    """Of one dispatch or combine [B]: payload of the busiest owner of tokens, its wire bytes, the library's count.
+
+    What an owner sends in dispatch, its own rank included in the payload, comes back to it in combine.
+    """
+    names = [phase.name for phase in plan.phases]
+    back = stage == "combine"
+    before = names.index(plan.ends["expert"]) if back else -1
     wire = np.zeros(case.ranks)
-    for phase in plan.phases:
+    for phase in plan.phases[before + 1 : names.index(plan.ends[stage]) + 1]:
         if isinstance(phase, Transfer):
-            wire += np.bincount(phase.flows.src, weights=phase.flows.wire, minlength=case.ranks)
-        if phase.name == plan.ends["dispatch"]:
-            break
-    return logical, float(wire.max(initial=0.0)), one.protocol.logical_bytes(case)
+            owner = phase.flows.dst if back else phase.flows.src
+            wire += np.bincount(owner, weights=phase.flows.wire, minlength=case.ranks)
+    protocol = one.protocol
+    return (
+        protocol.payload_bytes(case, stage),
+        float(wire.max(initial=0.0)),
+        protocol.logical_bytes(case, stage),
+    )
 
 
 def _phase_rows(where: tuple[int, int], plan: Plan, ran: Timing) -> Iterator[dict[str, object]]:

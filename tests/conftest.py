@@ -43,6 +43,11 @@ def outcome(name: str, scale: float = 1.0, **changes: Any) -> StrategyOutcome:
             "logical": 41e9,
             "wire": 33e9,
             "library": {"name": "DeepEP low-latency", "value": 45e9},
+            "combine": {
+                "logical": 82e9,
+                "wire": 66e9,
+                "library": {"name": "DeepEP low-latency", "value": 90e9},
+            },
         },
         "phases": (
             {

@@ -192,9 +192,15 @@ class Protocol(ABC):
         """(R, R) rows that dispatch sends from rank to rank, own rank included: one an entry by default."""
         return case.traffic.entries_to
 
-    def logical_bytes(self, case: Case) -> float:
-        """Bytes of one dispatch of one rank in the library's own definition of bandwidth, own rank counted."""
-        return float(self.rows(case).sum(axis=1).max()) * self.dispatch_row(case.model)
+    def logical_bytes(self, case: Case, operation: str = "dispatch") -> float:
+        """Bytes of one operation of one rank in the library's own definition of bandwidth, own rank counted."""
+        row = (self.dispatch_row if operation == "dispatch" else self.combine_row)(case.model)
+        return float(self.rows(case).sum(axis=1).max(initial=0)) * row
+
+    def payload_bytes(self, case: Case, operation: str = "dispatch") -> float:
+        """Payload of one operation of the rank that sends most, own rank included: rows without scales and headers."""
+        form = self.formats[operation == "combine"]
+        return float(self.rows(case).sum(axis=1).max(initial=0)) * case.model.payload_bytes(form)
 
     def describe(self, case: Case) -> list[str]:
         """Sentences for ``explain``: what the answer hangs on."""

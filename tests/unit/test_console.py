@@ -121,9 +121,10 @@ def test_memory_has_buffers_by_kind_their_sum_and_the_device(make_result: Make) 
 
 
 def test_bandwidths_carry_the_library_s_definition(make_result: Make) -> None:
-    rows = section(run_report(make_result().to_json(), 100), "dispatch bandwidth")
-    assert [words(row)[1] for row in rows[1:4]] == ["41.00", "33.00", "45.00"]
-    assert rows[4].strip() == "library's own, baseline, half: DeepEP low-latency"
+    rows = section(run_report(make_result().to_json(), 100), "bandwidth of one rank")
+    assert [words(row)[1] for row in rows[1:7]] == ["41.00", "33.00", "45.00", "82.00", "66.00", "90.00"]
+    assert [words(row)[0] for row in rows[3:7:3]] == ["dispatch, library's own", "combine, library's own"]
+    assert rows[7].strip() == "library's own, baseline, half: DeepEP low-latency"
 
 
 def test_assumed_numbers_are_listed_once_and_before_the_rest(make_result: Make) -> None:

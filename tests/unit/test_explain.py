@@ -35,6 +35,8 @@ def test_two_hosts_are_bound_by_the_network_card_as_by_hand() -> None:
     assert found["bottleneck"] == found["fabric_bottleneck"]
     assert found["wire_Bps"] == pytest.approx(found["wire_B"] / found["floor_s"])
     assert found["logical_Bps"] == pytest.approx(found["logical_B"] / found["floor_s"])
+    assert found["logical_B"] == pytest.approx(64 * 6 * 4096, rel=1e-3)
+    assert found["library_Bps"] == pytest.approx(found["library_B"] / found["floor_s"])
 
 
 def test_one_host_is_not_bound_by_the_network_card() -> None:

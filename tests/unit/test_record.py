@@ -101,6 +101,22 @@ def test_bandwidths(one):
     assert "own rank included" in out.bandwidth_Bps["library"]["name"]
 
 
+def test_the_bandwidth_of_combine_is_of_its_own_rows_and_time(one):
+    out, model = recorded(one), one.case.model
+    protocol, seconds = one.strategy.protocol, out.stages["combine"].max()
+    found = out.bandwidth_Bps["combine"]
+    back = one.case.traffic.entries_to
+    assert found["logical"] == pytest.approx(
+        back.sum(axis=1).max() * model.payload_bytes(protocol.formats[1]) / seconds
+    )
+    arriving = (back * ~np.eye(32, dtype=bool)).sum(axis=1).max()
+    assert found["wire"] == pytest.approx(arriving * protocol.combine_row(model) / seconds)
+    assert found["library"] == {
+        "name": protocol.bandwidth_name,
+        "value": pytest.approx(protocol.logical_bytes(one.case, "combine") / seconds),
+    }
+
+
 def test_bus_bandwidth_leaves_the_own_share_out():
     one = layer("nccl-alltoall", skew=0.0)
     row = one.strategy.protocol.dispatch_row(one.case.model)

@@ -30,6 +30,7 @@ def structure(value: Any) -> Any:
 
 
 STATISTICS = {"mean": "float", "p50": "float", "p99": "float", "max": "float", "critical": "float"}
+BANDWIDTH = {"logical": "float", "wire": "float", "library": {"name": "str", "value": "float"}}
 IMBALANCE = {"rank_max_over_mean": "float", "rows_max_over_mean": "float", "maxvio": "float"}
 
 
@@ -57,7 +58,7 @@ def test_keys_of_the_document_are_stable(make_result: Make) -> None:
         "traffic_B": dict.fromkeys(("self", "device", "host", "domain", "scale_out"), "float"),
         "buffers_B": {"dispatch": "float", "combine": "float"},
         "memory_B": {"expert_weights": "float", "buffers": "float", "device": "float"},
-        "bandwidth_Bps": {"logical": "float", "wire": "float", "library": {"name": "str", "value": "float"}},
+        "bandwidth_Bps": {**BANDWIDTH, "combine": BANDWIDTH},
         "solves": "int",
         "error_estimate_s": "float",
         "cited": [dict.fromkeys(("where", "value", "source", "grade", "note"), "str")],
