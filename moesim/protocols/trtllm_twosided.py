@@ -100,7 +100,7 @@ class TwoSided(Protocol):
             last(phases, after),
             payload=size,
             wire=size,
-            seconds=self._row_s(case, size),
+            seconds=size / case.calibration["port_rate"],
             label="metadata",
         )
         known = Local("dispatch.counts here", "metadata", case.each(0.0), pool.done(counts))
@@ -122,13 +122,8 @@ class TwoSided(Protocol):
         sent = self._send(case, "combine", self.combine_row(case.model), last(start, after))
         return (*start, sent, weighted_sum(case, case.traffic.rows.sum(axis=1) * bf16, pool.done(sent)))
 
-    def _row_s(self, case: Case, row: float) -> float:
-        """[s] of a rank's engine for one row: one of the cores issues it, all share the port."""
-        c = case.calibration
-        return c["issue"] / c["cores"] + row / c["port_rate"]
-
     def _send(self, case: Case, operation: str, row: float, after: tuple[After, ...]) -> Transfer:
-        back = operation == "combine"
+        c, back = case.calibration, operation == "combine"
         return pool.send(
             case,
             f"{operation}.send",
@@ -136,7 +131,8 @@ class TwoSided(Protocol):
             after,
             payload=case.model.payload_bytes(self.formats[back]),
             wire=row,
-            seconds=self._row_s(case, row),
+            # One of the cores issues it, all share the port.
+            seconds=c["issue"] / c["cores"] + row / c["port_rate"],
         )
 
     def buffers(self, case: Case) -> dict[str, float]:
