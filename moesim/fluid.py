@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from moesim.feasible import feasible
 from moesim.flowstore import FlowStore
 from moesim.levels import levels_of, settle
 from moesim.lowrank import LARGEST, LowRank
@@ -358,8 +359,9 @@ def place(active: _Active, done: IntArray, span: float) -> FloatArray:
     total -= (total - np.minimum(wait, span))[begin][segment]
     ends: FloatArray = np.empty(len(done))
     ends[order] = total
-    alone: FloatArray = active.left[done] * active.taken[:, done].max(axis=0)
-    return np.minimum(np.maximum(ends, alone), span)
+    work = active.taken[:, done] * active.left[done]
+    # No flow ends sooner than alone, and no flows together sooner than any resource lets them.
+    return np.minimum(feasible(path, work, np.maximum(ends, work.max(axis=0))), span)
 
 
 def finish_times(
