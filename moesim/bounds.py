@@ -25,7 +25,7 @@ def run(plan: Plan, resources: Resources) -> Timing:
         if isinstance(phase, Transfer):
             taken = own_demand(phase.flows, resources)
             load += taken.load(resources)
-            spans[phase.name] = transfer_span(taken, resources.routes.latency, start)
+            spans[phase.name] = transfer_span(taken, resources, start)
         else:
             spans[phase.name] = Span(start, local_end(phase, spans, start))
     return Timing(plan, spans, load)
@@ -42,19 +42,22 @@ def local_end(phase: Local, spans: dict[str, Span], start: FloatArray) -> FloatA
     return np.maximum(end, np.maximum(start, arrived) + phase.duration / phase.chunks)
 
 
-def transfer_span(taken: OwnDemand, latency: FloatArray, start: FloatArray) -> Span:
+def transfer_span(taken: OwnDemand, resources: Resources, start: FloatArray) -> Span:
     """Own-rank bound of a transfer: own outbound and own inbound demand over capacity, and each flow alone.
 
-    ``latency`` (R, R) [s] of each pair of ranks.
+    Behind what a resource carries comes at least the latency of the nearest pair that takes it: a NIC's, not NVLink's.
     """
+    latency, costs = resources.routes.latency, resources.costs
     there = np.isfinite(taken.release)
     wire = taken.outward.max(axis=1, initial=0.0)
     out = np.maximum(wire, taken.core.max(axis=1, initial=0.0))
     inward = taken.inward.max(axis=1, initial=0.0)
+    reached = _reached(taken.outward, costs.onward), _reached(taken.inward, costs.before)
     crossing = np.where(there, latency, np.inf)
     arrival = np.where(there, start[:, None] + taken.alone + latency, -np.inf)
-    end = start + out + _least(taken.release, 1) + _least(crossing, 1)
-    arrived = _least(start[:, None] + taken.release, 0) + inward + _least(crossing, 0)
+    end = start + _least(taken.release, 1) + np.maximum(out + _least(crossing, 1), reached[0])
+    begun = _least(start[:, None] + taken.release, 0)
+    arrived = begun + np.maximum(inward + _least(crossing, 0), reached[1])
     # Of flows that arrive together, the one of the highest rank counts as the last.
     last = len(start) - 1 - arrival[::-1].argmax(axis=0)
     return Span(
@@ -64,6 +67,12 @@ def transfer_span(taken: OwnDemand, latency: FloatArray, start: FloatArray) -> S
         np.where(there.any(axis=0), last, -1),
         wire + _farthest(taken, latency),
     )
+
+
+def _reached(seconds: FloatArray, latency: FloatArray) -> FloatArray:
+    """(R,) [s] until what each resource carries, ``seconds`` (R, N), is across, ``latency`` (R, N) behind it."""
+    across: FloatArray = np.where(seconds > 0, seconds + latency, 0.0).max(axis=1, initial=0.0)
+    return across
 
 
 def own_wire(flows: FlowSet, resources: Resources) -> FloatArray:

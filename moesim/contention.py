@@ -130,7 +130,8 @@ class PairCosts:
 
     Each entry: one unit of ``unit`` takes ``seconds`` of a resource (nnz,); unit p is a byte of wire of pair p, unit
     R^2 + p a message of it. ``by_source``, ``by_destination`` (nnz,): rank * N + resource. ``longest``: most seconds
-    that a unit takes of any resource, (2, R^2), or (1, R^2) where no NIC limits messages.
+    that a unit takes of any resource, (2, R^2), or (1, R^2) where no NIC limits messages. ``onward``, ``before``
+    (R, N) [s]: least latency of a pair from, and to, a rank that takes the resource.
     """
 
     unit: IntArray
@@ -138,6 +139,8 @@ class PairCosts:
     by_source: IntArray
     by_destination: IntArray
     longest: FloatArray
+    onward: FloatArray
+    before: FloatArray
 
 
 def pair_costs(routes: Routes) -> PairCosts:
@@ -154,7 +157,16 @@ def pair_costs(routes: Routes) -> PairCosts:
     longest = np.zeros(pairs * (2 if len(limited) else 1))
     np.maximum.at(longest, unit, seconds)
     source, destination = (rank * len(routes.capacity) + resource for rank in np.divmod(pair, ranks))
-    return PairCosts(unit, seconds, source, destination, longest.reshape(-1, pairs))
+    latency, shape = routes.latency.ravel()[pair], (ranks, len(routes.capacity))
+    onward, before = (_least(place, latency, shape) for place in (source, destination))
+    return PairCosts(unit, seconds, source, destination, longest.reshape(-1, pairs), onward, before)
+
+
+def _least(place: IntArray, values: FloatArray, shape: tuple[int, int]) -> FloatArray:
+    """Smallest of ``values`` (n,) by ``place`` (n,) in a matrix of ``shape``; 0 where there is none."""
+    least = np.full(shape[0] * shape[1], np.inf)
+    np.minimum.at(least, place, values)
+    return np.where(np.isfinite(least), least, 0.0).reshape(shape)
 
 
 @dataclass(frozen=True, eq=False)
