@@ -134,6 +134,7 @@ def layered(draw: st.DrawFn) -> tuple[Topology, list[dict[str, object]]]:
         "hosts": 3,
         "devices_per_host": 2,
         "hosts_per_leaf": draw(st.sampled_from([1, 2, 3])),
+        "hosts_per_domain": draw(st.sampled_from([1, 2, 3])),
         "scale_up": {"kind": draw(st.sampled_from(["switch", "mesh"])), **link},
         "nic": link,
         "spine": {"chips": draw(st.integers(1, 2)), "taper": 2},
