@@ -31,6 +31,7 @@ def test_the_scenarios_that_are_promised_are_there() -> None:
         "decode-cloudmatrix384",
         "decode-nvl72",
         "imbalance-nvl72",
+        "prefill-h100",
         "ubep-ablation",
         "ubep-vs-cann-balanced",
     }
