@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
-from moesim import compute, footprint, moe, strategy, units
+from moesim import compute, footprint, idle, moe, strategy, units
 from moesim.balancers import BALANCERS, Balancer
 from moesim.checking import in_order
 from moesim.errors import InputError, Problem
@@ -156,7 +156,7 @@ def build(scenario: Scenario) -> Built:
     chosen = _strategies(scenario, pod, pairs, collect)
     ways = _routes(pods, devices, chosen, collect)
     collect.finish()
-    warnings = (*_stand_in(scenario, pod, model), *_idle(scenario, pod, pairs))
+    warnings = (*_stand_in(scenario, pod, model), *idle.inputs(scenario, pod, devices, chosen))
     return Built(scenario, pods[-1], devices, model, layers, chosen, ways, warnings)
 
 
@@ -323,20 +323,3 @@ def _stand_in(scenario: Scenario, pod: Topology, model: MoEModel) -> Iterator[st
         yield f"{pod.name} describes no device: experts and copies take no time, memory is not checked"
     elif used != moe.dtype(name).compute:
         yield f"{pod.device.name} has no {moe.dtype(name).compute}: {name} expert weights are multiplied in {used}"
-
-
-def _idle(
-    scenario: Scenario, pod: Topology, strategies: tuple[tuple[Protocol, Balancer], ...]
-) -> Iterator[str]:
-    for one, pair in zip(scenario.strategies, strategies, strict=True):
-        for name in one.assume:
-            if name in pod.properties:
-                yield f"{one.name}: `assume: {name}` has no effect, {pod.name} has it"
-            elif name not in _needs(*pair):
-                yield f"{one.name}: `assume: {name}` has no effect, nothing in the strategy needs it"
-    for number, fault in enumerate(scenario.faults):
-        if fault.capacity == 1:
-            yield f"faults.{number} has no effect, it leaves the whole capacity"
-    for number, flow in enumerate(scenario.background):
-        if flow.size == 0:
-            yield f"background.{number} has no effect, it carries nothing"

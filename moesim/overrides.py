@@ -38,6 +38,21 @@ def overridden(document: Document, sets: Sequence[str], option: str) -> Document
     return document
 
 
+def superseded(sets: Sequence[str]) -> list[tuple[str, str]]:
+    """The overrides of one command that a later one replaces, each with that one.
+
+    >>> superseded(["ranks.ep=8", "seed=1", "ranks={ep: 16}"])
+    [('ranks.ep=8', 'ranks={ep: 16}')]
+    """
+    keys = [text.partition("=")[0].strip().split(".") for text in sets]
+    found = []
+    for number, (text, key) in enumerate(zip(sets, keys, strict=True)):
+        later = (sets[n] for n in range(number + 1, len(sets)) if key[: len(keys[n])] == keys[n])
+        if (by := next(later, None)) is not None:
+            found.append((text, by))
+    return found
+
+
 class _Override:
     """One ``a.b=c``; its problems and those of the value it brings are placed in its own text."""
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, PrivateAttr
 from moesim import moe, requirement, resources, yamlio
 from moesim.checking import in_order, validate
 from moesim.errors import InputError, Problem
-from moesim.overrides import overridden
+from moesim.overrides import overridden, superseded
 from moesim.registry import nearest
 from moesim.requirement import Requirement
 from moesim.schema import Choice, ScenarioKeys, json_schema
@@ -28,6 +28,7 @@ class Scenario(ScenarioKeys):
 
     _document: Document = PrivateAttr()
     _applied: tuple[str, ...] = PrivateAttr(default=())
+    _superseded: tuple[tuple[str, str], ...] = PrivateAttr(default=())
 
     @property
     def document(self) -> Document:
@@ -38,6 +39,11 @@ class Scenario(ScenarioKeys):
     def applied(self) -> tuple[str, ...]:
         """The overrides, in the order they were applied: ``("ranks.ep=32", "seed=3")``."""
         return self._applied
+
+    @property
+    def superseded(self) -> tuple[tuple[str, str], ...]:
+        """Overrides without effect, each with the later one that was given along with it and replaces it."""
+        return self._superseded
 
     @property
     def base(self) -> Path | None:
@@ -52,7 +58,9 @@ class Scenario(ScenarioKeys):
 
     def edited(self, sets: Sequence[str]) -> Scenario:
         """A copy with ``sets`` (``["ranks.ep=32"]``) applied and everything checked again."""
-        return _checked(overridden(self._document, sets, "--set"), (*self._applied, *sets))
+        changed = _checked(overridden(self._document, sets, "--set"), (*self._applied, *sets))
+        changed._superseded = (*self._superseded, *superseded(sets))
+        return changed
 
     def resolved(self) -> dict[str, Any]:
         """Plain data from which the same run repeats, from any folder.
@@ -84,7 +92,10 @@ def load(
     given = [(key, f"{key}={value}") for key, value in options.items() if value is not None]
     for key, text in given:
         document = overridden(document, [text], f"--{key}")
-    return _checked(document, (*sets, *(text for _, text in given)))
+    applied = (*sets, *(text for _, text in given))
+    found = _checked(document, applied)
+    found._superseded = tuple(superseded(applied))
+    return found
 
 
 def from_mapping(data: Mapping[str, Any], path: str = "<scenario>") -> Scenario:

@@ -171,7 +171,7 @@ def _idle_inputs(built: Built, pod: _Pod, records: list[Record]) -> Iterator[str
     scenario, chosen = built.scenario, [record.strategy for record in records]
     yield from _idle_faults(built, pod, {one.costs.access for one in chosen})
     if scenario.fidelity == "bound":
-        if "tolerance" in scenario.model_fields_set:
+        if scenario.tolerance != units.parse(Scenario.model_fields["tolerance"].default, "share"):
             yield "tolerance has no effect on a bound"
         if scenario.background:
             yield "background has no effect on a bound: it knows no sharing"

@@ -32,7 +32,7 @@ class Balancer(ABC):
 
     ``needs``: properties the pod must have ('multicast' ...). ``max_ranks`` and ``max_top_k``: limits of the
     real system, None where it has none. ``constants``: name -> dimension of what planning and moving weights cost
-    on a pod; empty for a placement that is made beforehand.
+    on a pod; empty for a placement that is made beforehand. ``draws``: whether the seed matters to it.
     """
 
     name: ClassVar[str]
@@ -40,6 +40,7 @@ class Balancer(ABC):
     needs: ClassVar[frozenset[str]] = frozenset()
     max_ranks: ClassVar[int | None] = None
     max_top_k: ClassVar[int | None] = None
+    draws: ClassVar[bool] = True
 
     class Params(BalancerParams):
         """No parameters."""

@@ -60,6 +60,7 @@ class MoonEP(Balancer):
     needs = frozenset({"multicast"})
     max_ranks = 128
     max_top_k = 32
+    draws = False
 
     class Params(BalancerParams):
         """``token_padding``: rows to which each nonempty group of the grouped GEMM is padded."""

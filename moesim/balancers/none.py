@@ -14,6 +14,7 @@ class Contiguous(Balancer):
     """Expert e lives on rank e // (E/R), in slot e, and gets all of its entries."""
 
     name = "none"
+    draws = False
 
     def assign(
         self, ids: NDArray[np.integer], ranks: int, experts: int, rng: np.random.Generator

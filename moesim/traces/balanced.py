@@ -21,6 +21,7 @@ class Balanced(TraceSource):
     """
 
     Params = TraceParams
+    draws = False
 
     def draw(self, batch: Batch) -> Drawn:
         """See :class:`TraceSource`."""

@@ -67,9 +67,13 @@ class Drawn:
 
 
 class TraceSource(ABC):
-    """One kind of routing. A subclass declares ``Params`` and draws."""
+    """One kind of routing. A subclass declares ``Params`` and draws.
+
+    ``draws``: whether anything is left to chance, so that seed and step matter.
+    """
 
     Params: ClassVar[type[TraceParams]] = TraceParams
+    draws: ClassVar[bool] = True
 
     def __init__(self, params: TraceParams, base: Path | None = None) -> None:
         self.params: TraceParams = params

@@ -143,6 +143,53 @@ def test_stores_to_every_rank_end_with_the_scale_up_domain(tmp_path: Path) -> No
     assert "assume: [peer-memory]" in (told[0].legal or "")
 
 
+@pytest.mark.parametrize(
+    ("edits", "warning"),
+    [
+        ([("place: packed", "place: spread")], "ranks.place has no effect"),
+        ([("ep: 4, place: packed", "ep: 1, place: [0]")], "ranks.place has no effect"),
+        ([("place: packed", "place: [1, 0, 2, 3]")], None),
+        ([("place: packed", "place: packed")], None),
+        ([("phase: decode", "phase: train")], "train has the effect of prefill"),
+        ([("phase: decode", "phase: prefill")], None),
+        ([("tokens_per_rank: 16", "tokens_per_rank: 0")], "`routing` has no effect"),
+        ([("tokens_per_rank: 16", "tokens_per_rank: 0"), ("seed: 0", "seed: 1")], "seed has no effect"),
+        ([("kind: lognormal, sigma: 0.7", "kind: balanced"), ("seed: 0", "seed: 1")], "seed has no effect"),
+        (
+            [("kind: lognormal, sigma: 0.7", "kind: balanced"), ("steps: 1", "steps: 2")],
+            "steps has no effect",
+        ),
+        ([("kind: lognormal, sigma: 0.7", "kind: balanced")], None),
+        ([("seed: 0", "seed: 1"), ("steps: 1", "steps: 2")], None),
+        (
+            [
+                ("kind: lognormal, sigma: 0.7", "kind: balanced"),
+                ("seed: 0", "seed: 1"),
+                ("{name: base, ", "{name: base, balancer: random, "),
+            ],
+            None,
+        ),
+    ],
+)
+def test_an_input_without_effect_is_named_and_no_other(
+    tmp_path: Path, edits: list[tuple[str, str]], warning: str | None
+) -> None:
+    told = [text for text in built(tmp_path, *edits).warnings if "describes no device" not in text]
+    assert any(warning in text for text in told) if warning else told == []
+
+
+def test_an_override_that_is_overridden_is_named(tmp_path: Path) -> None:
+    built(tmp_path)
+    one = scenario.load(tmp_path / "s.yaml", ["ranks.ep=1", "seed=3", "ranks={ep: 2}"], seed=4)
+    told = [text for text in build(one).warnings if "override" in text]
+    assert told == [
+        "the override ranks.ep=1 has no effect: ranks={ep: 2} replaces it",
+        "the override seed=3 has no effect: seed=4 replaces it",
+    ]
+    later = one.edited(["ranks.ep=4"])
+    assert [text for text in build(later).warnings if "override" in text] == told
+
+
 def test_a_trace_of_another_model_is_refused_where_it_is_named(tmp_path: Path) -> None:
     recorded = "{kind: recorded, trace: deepseek-v2-lite_esft-law}"
     one = built(tmp_path, ("{kind: lognormal, sigma: 0.7}", recorded), ("layers: all", "layers: 1"))
