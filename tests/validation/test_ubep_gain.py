@@ -35,11 +35,11 @@ def test_the_gain_falls_with_the_batch():
     assert list(np.diff([gain(batch) for batch in BATCHES]) < 0) == [True] * 3
 
 
-@pytest.mark.parametrize("batch", [32, 64])
+@pytest.mark.parametrize("batch", [8, 32, 64])
 def test_the_gain_lies_in_the_published_range(batch):
     assert LEAST <= gain(batch) <= MOST
 
 
-@pytest.mark.parametrize("batch", [8, 128])
-def test_the_ends_of_the_sweep_are_near_the_published_range(batch):
-    assert LEAST - 5 <= gain(batch) <= MOST + 5
+def test_the_largest_batch_is_near_the_published_range():
+    """Fixed costs and wire alone leave 31 to 33 % there, so the sweep may have ended earlier."""
+    assert LEAST - 3 <= gain(128) <= MOST
