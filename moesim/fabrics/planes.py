@@ -137,7 +137,7 @@ def _read(spec: Reader) -> _Shape:
 def _trunk(section: Reader) -> LinkSpec:
     """Capacity of one first-tier chip to one second-tier chip, divided by the taper."""
     capacity = section.quantity("capacity", "bandwidth")
-    taper = section.quantity("taper", "share", 1.0)
+    taper = section.quantity("taper", "ratio", 1.0)
     return LinkSpec(capacity / taper, 0.0, LinkSpec.read_efficiency(section))
 
 

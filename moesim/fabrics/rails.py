@@ -74,7 +74,7 @@ def _read(spec: Reader) -> _Shape:
     section.close()
     section = spec.section("spine")
     spines = section.count("chips")
-    taper = section.quantity("taper", "share", 1.0)
+    taper = section.quantity("taper", "ratio", 1.0)
     spine_latency = section.quantity("latency", "time", 0.0, zero=True)
     section.close()
     spec.fits(
