@@ -102,6 +102,17 @@ class Fused(Protocol):
         return float(np.ceil(case.ranks * case.local / VECTOR)) * case.calibration["vector_step"]
 
 
+def share_of_unexplained(protocol: Fused, case: Case) -> str:
+    """For ``explain``: how far the answer moves with ``dispatch_shared``, which nobody has published."""
+    whole = float(case.unexplained("dispatch", CROSSINGS["dispatch"]).max()) * 1e6
+    share = case.calibration["dispatch_shared"]
+    return (
+        f"of the {whole:.1f} us that the stated terms of a bulk-synchronous dispatch leave unexplained at "
+        f"EP{case.ranks}, {protocol.kind} pays {share:.0%} (dispatch_shared): with 0 % its dispatch is "
+        f"{share * whole:.1f} us shorter, with 100 % {(1 - share) * whole:.1f} us longer"
+    )
+
+
 def static_windows(protocol: Fused, case: Case, window: str) -> dict[str, float]:
     """Windows by the named formula, plus count records; what really comes if the memory term is switched off."""
     k, model = case.model.top_k, case.model

@@ -16,7 +16,17 @@ import numpy as np
 from moesim import buffers, cores
 from moesim.plan import After, Local, Phase, Transfer, When
 from moesim.protocols import PROTOCOLS, Case, head, last, sequence
-from moesim.protocols.fused import CONSTANTS, CROSSINGS, Fused, known, pull, pulled, read_sum, writing
+from moesim.protocols.fused import (
+    CONSTANTS,
+    CROSSINGS,
+    Fused,
+    known,
+    pull,
+    pulled,
+    read_sum,
+    share_of_unexplained,
+    writing,
+)
 from moesim.protocols.pool import REACH
 
 
@@ -29,6 +39,7 @@ class RelayFree(Fused):
         "relay-buffer-free: counts and offsets first, rows straight to their final place, no window, no copy"
     )
     constants = CONSTANTS | {"dispatch_shared": "ratio", "combine_shared": "ratio"}
+    fittable = ("dispatch_shared", "combine_shared")
     bandwidth_name = "payload of all copies, own rank included, over time (as for cann-ep)"
 
     def needs(self) -> frozenset[str]:
@@ -107,3 +118,10 @@ class RelayFree(Fused):
         rows = self.dispatch_row(case.model), self.combine_row(case.model)
         most = case.received.max()
         return buffers.on_demand(most * rows[0], most * rows[1], case.ranks, case.local)
+
+    def describe(self, case: Case) -> list[str]:
+        return [
+            share_of_unexplained(self, case),
+            "the owner of a token is taken to read its rows in combine where they lie: no public text says how a "
+            "combine without buffers moves them",
+        ]

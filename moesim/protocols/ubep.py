@@ -20,7 +20,14 @@ from moesim.buffers import up
 from moesim.moe import MoEModel, dtype
 from moesim.plan import After, FloatArray, FlowSet, Local, Phase, Transfer, When
 from moesim.protocols import PROTOCOLS, Case, head, last, sequence, weighted_sum, window_copy
-from moesim.protocols.fused import CONSTANTS, CROSSINGS, Fused, FusedParams, static_windows
+from moesim.protocols.fused import (
+    CONSTANTS,
+    CROSSINGS,
+    Fused,
+    FusedParams,
+    share_of_unexplained,
+    static_windows,
+)
 
 BLOCK = 512
 """Bytes of the largest write that the fabric makes atomic."""
@@ -46,6 +53,7 @@ class Ubep(Fused):
         "dispatch_shared": "share",
         "combine_shared": "share",
     }
+    fittable = ("dispatch_shared", "combine_shared")
     bandwidth_name = "payload of all copies, own rank included, over time (as for cann-ep)"
     Params = UbepParams
     params: UbepParams
@@ -150,13 +158,7 @@ class Ubep(Fused):
         return static_windows(self, case, "fullmesh_v2" if self.params.sync == "tff" else "fullmesh_v1")
 
     def describe(self, case: Case) -> list[str]:
-        whole = float(case.unexplained("dispatch", CROSSINGS["dispatch"]).max()) * 1e6
-        share = case.calibration["dispatch_shared"]
-        return [
-            f"of the {whole:.1f} us that the stated terms of a bulk-synchronous dispatch leave unexplained at "
-            f"EP{case.ranks}, ubep pays {share:.0%} (dispatch_shared): with 0 % its dispatch is {share * whole:.1f} us "
-            f"shorter, with 100 % {(1 - share) * whole:.1f} us longer"
-        ]
+        return [share_of_unexplained(self, case)]
 
 
 def count_cores(slots: int, total: int) -> int:
