@@ -138,7 +138,7 @@ def _rows(
     asked: list[Asked] = []
     unmodelled: list[tuple[Measurement, str]] = []
     for row in measured.rows:
-        if (row.split, row.pod, predict.kind(row.protocol)) != ("calibrate", pod, kind):
+        if (row.split, row.pod, predict.kind(row)) != ("calibrate", pod, kind):
             continue
         try:
             one = predictor.asked(row)

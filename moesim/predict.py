@@ -31,6 +31,9 @@ _MODES: Mapping[str, dict[str, Any]] = {
 }
 """Names in measurements for a protocol with a parameter."""
 
+_SECOND = re.compile(r"\btest_ep\.py\b|\bV2\b|\belastic\b")
+"""Whose source or notes say this was measured with DeepEP's second generation, not with the kernels of `deepep-ht`."""
+
 MOST_RANKS = 768
 """Larger groups are not modelled: routes between all pairs would take longer than all other rows together."""
 
@@ -41,6 +44,7 @@ _LIKE = {"fp8": ("fp8", "mxfp8"), "fp4": ("nvfp4", "mxfp4")}
 """Formats that a coarse name may mean, the likelier first."""
 
 _MASKED = (re.compile(r"\b(\d+) masked selections"), re.compile(r"\b(\d+) of (\d+) selections unmasked"))
+_RANDOM = re.compile(r"random router|unique ranks|group-limited")
 _LIMITED = re.compile(r"group-limited top-(\d+) groups")
 _BUSIEST = re.compile(r"rank0 gets (\d+) tokens")
 _SLOTS = re.compile(r"(\d+) expert slots")
@@ -147,7 +151,7 @@ class Predictor:
         return self._routes[key]
 
     def _protocol(self, row: Measurement) -> tuple[Protocol, Calibration]:
-        mode = _mode(row.protocol)
+        mode = _mode(row)
         if mode["kind"] not in PROTOCOLS.names():
             raise InputError(f"unknown protocol {row.protocol!r}")
         spec = {**mode, **_parameters(row, mode["kind"])}
@@ -163,7 +167,7 @@ class Predictor:
         tokens = 1 if row.op == "alltoall" else row.tokens_per_rank
         if tokens is None:
             raise InputError("tokens_per_rank is blank")
-        random = "random router" in row.notes or _LIMITED.search(row.notes) is not None
+        random = _RANDOM.search(row.notes) is not None
         selections = _selections(row, tokens * model.top_k)
         key = (row.pod, tokens, model.experts, model.top_k, model.topk_group, row.ep, random, selections)
         if key not in self._demand:
@@ -187,14 +191,16 @@ class Predictor:
         return float(compute.grouped_gemm(model, pod.device, form, rows, of_rank, 1)[0])
 
 
-def kind(name: str) -> str:
-    """The protocol that measurements call ``name``."""
-    found: str = _mode(name)["kind"]
+def kind(row: Measurement) -> str:
+    """The protocol that a row was measured with, by moesim's own name."""
+    found: str = _mode(row)["kind"]
     return found
 
 
-def _mode(name: str) -> dict[str, Any]:
-    return {"kind": name} if name in PROTOCOLS.names() else _MODES.get(name, {"kind": name})
+def _mode(row: Measurement) -> dict[str, Any]:
+    if row.protocol == "deepep-ht" and _SECOND.search(f"{row.source} {row.notes}"):
+        return {"kind": "deepep-v2"}
+    return _MODES.get(row.protocol, {"kind": row.protocol})
 
 
 def _model(row: Measurement, hosts: int) -> MoEModel:

@@ -137,6 +137,18 @@ def test_every_message_over_the_nic() -> None:
     assert rdma.seconds() > 1.3 * direct.seconds()
 
 
+def test_a_row_of_the_second_generation_is_predicted_as_that() -> None:
+    asked = row(pod="gb200-nvl72", protocol="deepep-ht", ep=4, sms=32, notes="8192*3.72 unique ranks")
+    predictor = Predictor()
+    assert predictor.asked(asked).protocol.kind == "deepep-ht"
+    for changes in ({"source": "PR #605 comment, test_ep.py"}, {"notes": "DeepEP V2, unique ranks"}):
+        second = predictor.asked(replace(asked, **changes))
+        assert second.protocol.kind == "deepep-v2"
+        assert second.case.traffic.rows.sum(axis=1) == pytest.approx(
+            np.full(4, 128 * expected_groups(4, 256, 8)), abs=1
+        )
+
+
 def test_a_pod_whose_hosts_are_the_users_choice_has_enough_of_them() -> None:
     assert len(fabrics.load("h200-hgx").devices) == 8
     found = Predictor().asked(row(ep=32)).case.routes
