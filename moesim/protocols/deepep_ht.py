@@ -25,6 +25,10 @@ INDEX, WEIGHT, SOURCE = 8, 4, 8
 """Bytes that go with each dispatched row: an expert number and a gate weight for each of K, and whence it came."""
 
 
+MOST_NEARBY = 8
+"""Ranks of a domain that DeepEP's own kernels know."""
+
+
 class DeepEPHTParams(Params):
     """``sms``: communication SMs, half of them send. ``dispatch``, ``combine``: formats of a row."""
 
@@ -46,6 +50,7 @@ class DeepEPHighThroughput(Protocol):
         "notify": "time",
         "notify_at_8": "time",
         "notify_per_doubling": "time",
+        "notify_token": "time",
         "dispatch_at_8": "time",
         "dispatch_per_doubling": "time",
         "combine_at_8": "time",
@@ -99,23 +104,29 @@ class DeepEPHighThroughput(Protocol):
         return tuple(kernels[name](case, ())) if name in kernels else None
 
     def dispatch(self, case: Case, after: tuple[After, ...]) -> tuple[Phase, ...]:
-        counts = self._notify(case, after)
+        counts = self._notify(case, "dispatch", 0.0, after)
         kernel = self._dispatch(case, last(counts, after))
         row = self.dispatch_row(case.model)
         return (*counts, *kernel, expand(case, row, (After(kernel[-1].name),)))
 
     def combine(self, case: Case, after: tuple[After, ...]) -> tuple[Phase, ...]:
         before = presum(case, self.combine_row(case.model), after)
+        if domains(case) > 1:
+            # The counts of the dispatch are turned round, token by token of a channel.
+            tokens = self._busiest(case) * case.traffic.tokens.max(initial=0)
+            before += self._notify(
+                case, "combine", tokens * case.calibration["notify_token"], last(before, after)
+            )
         return (*before, *self._combine(case, last(before, after)))
 
-    def _notify(self, case: Case, after: tuple[After, ...]) -> list[Phase]:
-        """Counts from all ranks to all, which the host waits for: it has to allocate what comes."""
+    def _notify(self, case: Case, operation: str, more: float, after: tuple[After, ...]) -> list[Phase]:
+        """Counts from all ranks to all; in dispatch the host waits for them, to allocate what comes. ``more`` [s]."""
         if "sync" in case.off:
             return []
         alone = domains(case) == 1
         seconds = case.each(case.calibration["notify"]) if alone else case.unexplained("notify")
         waits = tuple(After(dep.phase, When.ALL) for dep in after)
-        return sequence([Local("dispatch.notify", "metadata", seconds)], waits)
+        return sequence([Local(f"{operation}.notify", "metadata", seconds + more)], waits)
 
     def _dispatch(self, case: Case, after: tuple[After, ...]) -> list[Phase]:
         start = head(case, "dispatch", after)
@@ -175,9 +186,13 @@ class DeepEPHighThroughput(Protocol):
 
         A channel moves what its tokens need at ``rate`` [B/s]; all rows of the rank also pass what its SMs share.
         """
+        each = self._busiest(case) / rate + 1 / case.calibration["shared_rate"]
+        return rows.astype(np.float64) * (row * each)
+
+    def _busiest(self, case: Case) -> float:
+        """Share of a rank's tokens that the channel with most of them has."""
         tokens, channels = float(case.traffic.tokens.max(initial=0)), case.calibration["cores"] // 2
-        most = float(np.ceil(tokens / channels)) / max(tokens, 1.0)
-        return rows.astype(np.float64) * (row * (most / rate + 1 / case.calibration["shared_rate"]))
+        return float(np.ceil(tokens / channels)) / max(tokens, 1.0)
 
     def _chunks(self, case: Case, rows: IntArray) -> float:
         """Pieces in which a channel sends to each destination; ``rows`` (R, R)."""
@@ -196,6 +211,14 @@ class DeepEPHighThroughput(Protocol):
     ) -> Transfer:
         payload = case.model.payload_bytes(self.formats[name.startswith("combine")])
         return send(case, name, rows, row, payload, after, engine_s)
+
+    def describe(self, case: Case) -> list[str]:
+        nearby = int(np.bincount(case.traffic.domain).max())
+        if nearby <= MOST_NEARBY:
+            return []
+        return [
+            f"DeepEP's kernels reach at most {MOST_NEARBY} ranks by stores: {nearby} in a domain are extrapolated"
+        ]
 
     def buffers(self, case: Case) -> dict[str, float]:
         """Queues, which do not grow with the batch, and the rows that a rank receives: counted, then allocated."""

@@ -122,9 +122,12 @@ def test_counts_come_first_in_a_layer_and_not_in_its_benchmark():
     assert phases(one_domain)["dispatch.notify"].duration == pytest.approx(7e-6)
     assert phases(two)["dispatch.notify"].duration == pytest.approx(9e-6)
     assert "dispatch.notify" not in phases(layer("deepep-ht", off=["sync"]))
+    assert "combine.notify" not in phases(one_domain)
+    again = layer("deepep-ht", **TWO_HOSTS, constants=times | {"notify_token": 1e-6, "cores": 8})
+    assert phases(again)["combine.notify"].duration == pytest.approx(9e-6 + 3e-6)  # 3 of 12 tokens
     for one in (one_domain, two):
         timed = one.strategy.protocol.operation("dispatch", one.case)
-        assert not {"dispatch.notify", "dispatch.expand"} & {phase.name for phase in timed}
+        assert not {"dispatch.notify", "combine.notify", "dispatch.expand"} & {phase.name for phase in timed}
     assert one_domain.strategy.protocol.operation("prepare", one_domain.case) is None
 
 
