@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from moesim import bounds, expected, strategy
+from moesim.balancers import Context
 from moesim.build import Built, build
 from moesim.calibration import FALLBACK
 from moesim.contention import Resources
@@ -227,7 +228,8 @@ def _balanced(one: Strategy, case: Case) -> Case:
     experts, ranks, top_k = case.model.experts, case.ranks, case.model.top_k
     tokens = min(case.capacity, _PROBE // (ranks * top_k))
     ids = np.arange(tokens * ranks * top_k).reshape(-1, top_k) % experts
-    assignment = one.balancer.balance(ids, ranks, experts, np.random.default_rng(0))
+    first = replace(Context.first(ranks, experts), host=case.traffic.host, domain=case.traffic.domain)
+    assignment = one.balancer.balance(ids, ranks, experts, np.random.default_rng(0), first)
     rows = assignment.static_rows
     if rows is not None and tokens < case.capacity:
         # Static rows are in proportion to the tokens, but for the padding.

@@ -49,8 +49,9 @@ class Assignment:
 
     ``slot`` (T*R, K): slot of each entry; rows are tokens, rank-major (rank r holds rows r*T to (r+1)*T).
     ``moves`` (M, 2): [slot, rank that sends it its weights] for the weights that must travel for this batch;
-    empty when every expert is already where it is used. ``gemm_rows`` (P,): rows of the grouped GEMM of each
-    slot, padding included. ``static_rows``: rows of the static receive buffer of a rank where the balancer
+    empty when every expert is already where it is used. ``relayed`` (M,): the sender itself only receives the
+    weights in this batch and sends them on chunk by chunk; None: every sender has them. ``gemm_rows`` (P,): rows
+    of the grouped GEMM of each slot, padding included. ``static_rows``: rows of the static receive buffer of a rank where the balancer
     fixes it, else None. ``details``: what else the balancer decided, by its own names.
     """
 
@@ -60,6 +61,7 @@ class Assignment:
     gemm_rows: IntArray
     static_rows: int | None = None
     details: dict[str, object] = field(default_factory=dict)
+    relayed: NDArray[np.bool_] | None = None
 
 
 def experts_per_rank(experts: int, ranks: int) -> int:

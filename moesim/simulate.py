@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from moesim import __version__, bounds, execution, fabrics, resources, strategy, traffic, units
-from moesim.balancers import BALANCERS, Balancer, static_assignment
+from moesim.balancers import BALANCERS, Balancer, Context, static_assignment
 from moesim.build import Built, build
 from moesim.contention import Resources, demand
 from moesim.placement import Assignment, Placement
@@ -85,6 +85,7 @@ class _Batch:
     """One step of one layer: its tokens' experts, and the traffic with experts at home for comparison."""
 
     ids: IntArray
+    context: Context
     home: Traffic
     seed: tuple[int, int]
     placed: dict[tuple[str, str], tuple[Assignment, Traffic]]
@@ -94,13 +95,16 @@ class _Batch:
 def _batches(built: Built, pod: _Pod) -> Iterator[tuple[int, int, _Batch]]:
     ranks, model = len(built.devices), built.model
     none, at_home = BALANCERS.get("none")(), Placement.contiguous(model.experts, ranks)
+    past = np.zeros((len(built.layers), built.trace.steps, model.experts), dtype=np.int64)
     for step in range(built.trace.steps):
         for index, layer in enumerate(built.layers):
             ids = built.trace.ids[step, index].astype(np.int64)
             assignment = static_assignment(at_home, ids)
             home = _count(assignment, built)
             placed = {_balancing(none): (assignment, home)}
-            yield step, layer, _Batch(ids, home, (built.scenario.seed, layer), placed)
+            context = Context(step, layer, past[index, :step], *built.groups)
+            yield step, layer, _Batch(ids, context, home, (built.scenario.seed, layer), placed)
+            past[index, step] = home.expert_counts
 
 
 def _count(assignment: Assignment, built: Built) -> Traffic:
@@ -116,7 +120,8 @@ def _case(built: Built, pod: _Pod, one: Strategy, batch: _Batch, off: frozenset[
     if key not in batch.placed:
         # One generator a layer, the same at every step: a placement by chance stays where it is.
         rng = np.random.default_rng(batch.seed)
-        assignment = one.balancer.balance(batch.ids, len(built.devices), built.model.experts, rng)
+        ranks, experts = len(built.devices), built.model.experts
+        assignment = one.balancer.balance(batch.ids, ranks, experts, rng, batch.context)
         batch.placed[key] = assignment, _count(assignment, built)
     assignment, counted = batch.placed[key]
     return Case(

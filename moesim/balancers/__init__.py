@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,38 @@ from moesim.errors import InputError, Problem
 from moesim.placement import Assignment, Placement, experts_per_rank
 from moesim.registry import Registry
 
-__all__ = ["BALANCERS", "Assignment", "Balancer", "BalancerParams", "Placement", "static_assignment"]
+__all__ = [
+    "BALANCERS",
+    "Assignment",
+    "Balancer",
+    "BalancerParams",
+    "Context",
+    "Placement",
+    "static_assignment",
+]
+
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Context:
+    """Where and when a batch is balanced.
+
+    ``step``: S, from 0; ``layer``: MoE layer. ``past`` (S, E): entries of each logical expert of this layer in
+    every earlier step. ``host``, ``domain`` (R,): numbers from 0 of the host and scale-up domain of each rank.
+    """
+
+    step: int
+    layer: int
+    past: IntArray
+    host: IntArray
+    domain: IntArray
+
+    @staticmethod
+    def first(ranks: int, experts: int) -> Context:
+        """The first step of layer 0 on one host: nothing is known."""
+        one = np.zeros(ranks, dtype=np.int64)
+        return Context(0, 0, np.empty((0, experts), dtype=np.int64), one, one)
 
 
 class BalancerParams(BaseModel):
@@ -33,6 +65,8 @@ class Balancer(ABC):
     ``needs``: properties the pod must have ('multicast' ...). ``max_ranks`` and ``max_top_k``: limits of the
     real system, None where it has none. ``constants``: name -> dimension of what planning and moving weights cost
     on a pod; empty for a placement that is made beforehand. ``draws``: whether the seed matters to it.
+    ``weights``: when moved weights travel: ``before`` dispatch, ``after`` it and before the GEMMs, or in the
+    ``background`` of the step.
     """
 
     name: ClassVar[str]
@@ -41,6 +75,7 @@ class Balancer(ABC):
     max_ranks: ClassVar[int | None] = None
     max_top_k: ClassVar[int | None] = None
     draws: ClassVar[bool] = True
+    weights: ClassVar[Literal["none", "before", "after", "background"]] = "none"
 
     class Params(BalancerParams):
         """No parameters."""
@@ -66,14 +101,19 @@ class Balancer(ABC):
         return found
 
     def balance(
-        self, ids: NDArray[np.integer], ranks: int, experts: int, rng: np.random.Generator
+        self,
+        ids: NDArray[np.integer],
+        ranks: int,
+        experts: int,
+        rng: np.random.Generator,
+        context: Context | None = None,
     ) -> Assignment:
         """Place the experts of one layer and send each entry of one batch to a slot.
 
         ``ids`` (T*R, K): logical experts of each token, rank-major, T tokens on every rank. ``rng`` draws
         what the balancer leaves to chance: a static placement is the same for the same state of ``rng``, so
-        seed one generator a layer to keep experts where they are from step to step. Raises
-        :class:`InputError` if the sizes are not legal or an id is not an expert.
+        seed one generator a layer to keep experts where they are from step to step. ``context``: by default the
+        first step on one host. Raises :class:`InputError` if the sizes are not legal or an id is not an expert.
         """
         if ids.ndim != 2 or not np.issubdtype(ids.dtype, np.integer):
             raise InputError(
@@ -91,11 +131,16 @@ class Balancer(ABC):
             )
         if found:
             raise InputError(found)
-        return self.assign(ids, ranks, experts, rng)
+        return self.assign(ids, ranks, experts, rng, context or Context.first(ranks, experts))
 
     @abstractmethod
     def assign(
-        self, ids: NDArray[np.integer], ranks: int, experts: int, rng: np.random.Generator
+        self,
+        ids: NDArray[np.integer],
+        ranks: int,
+        experts: int,
+        rng: np.random.Generator,
+        context: Context,
     ) -> Assignment:
         """What :meth:`balance` does once its arguments have been checked."""
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from moesim.balancers import BALANCERS, Balancer, BalancerParams
+from moesim.balancers import BALANCERS, Balancer, BalancerParams, Context
 from moesim.errors import InputError
 from moesim.placement import Assignment, Placement, experts_per_rank
 from moesim.traffic import first_visits
@@ -61,6 +61,7 @@ class MoonEP(Balancer):
     max_ranks = 128
     max_top_k = 32
     draws = False
+    weights = "after"
 
     class Params(BalancerParams):
         """``token_padding``: rows to which each nonempty group of the grouped GEMM is padded."""
@@ -70,7 +71,12 @@ class MoonEP(Balancer):
     params: MoonEP.Params
 
     def assign(
-        self, ids: NDArray[np.integer], ranks: int, experts: int, rng: np.random.Generator
+        self,
+        ids: NDArray[np.integer],
+        ranks: int,
+        experts: int,
+        rng: np.random.Generator,
+        context: Context,
     ) -> Assignment:
         flat = ids.astype(np.int64)
         source = np.arange(ranks).repeat(len(ids) // ranks)[:, None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from moesim.balancers import BALANCERS, Balancer, static_assignment
+from moesim.balancers import BALANCERS, Balancer, Context, static_assignment
 from moesim.placement import Assignment, Placement
 
 
@@ -17,6 +17,11 @@ class Contiguous(Balancer):
     draws = False
 
     def assign(
-        self, ids: NDArray[np.integer], ranks: int, experts: int, rng: np.random.Generator
+        self,
+        ids: NDArray[np.integer],
+        ranks: int,
+        experts: int,
+        rng: np.random.Generator,
+        context: Context,
     ) -> Assignment:
         return static_assignment(Placement.contiguous(experts, ranks), ids)

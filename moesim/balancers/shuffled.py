@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from moesim.balancers import BALANCERS, Balancer, static_assignment
+from moesim.balancers import BALANCERS, Balancer, Context, static_assignment
 from moesim.placement import Assignment, Placement, experts_per_rank
 
 
@@ -19,7 +19,12 @@ class Shuffled(Balancer):
     name = "random"
 
     def assign(
-        self, ids: NDArray[np.integer], ranks: int, experts: int, rng: np.random.Generator
+        self,
+        ids: NDArray[np.integer],
+        ranks: int,
+        experts: int,
+        rng: np.random.Generator,
+        context: Context,
     ) -> Assignment:
         slot_expert = rng.permutation(experts)
         slot_rank = np.arange(experts) // experts_per_rank(experts, ranks)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from moesim import scenario, simulate
+from moesim import explain, scenario, simulate
+from moesim.balancers.shuffled import Shuffled
 from moesim.errors import InputError
 
 TEXT = """\
@@ -45,6 +46,33 @@ def test_every_strategy_on_every_step_and_layer(run):
     assert [entry[:2] for entry in seen] == [(n, 8) for n in range(8)]
     assert seen[0][2] == "base: step 0, layer 0"
     assert result.strategies[1].assumed == ("multicast",)
+
+
+def test_a_balancer_is_told_where_and_when_it_is_and_what_came_before(run, monkeypatch):
+    seen, assign = [], Shuffled.assign
+
+    def watched(self, ids, ranks, experts, rng, context):
+        seen.append((context, np.bincount(ids.ravel(), minlength=experts)))
+        return assign(self, ids, ranks, experts, rng, context)
+
+    monkeypatch.setattr(Shuffled, "assign", watched)
+    run("strategies.base.balancer=random", "workload.steps=3", "workload.layers=[2,0]", "ranks.ep=32")
+    assert [(one.step, one.layer) for one, _ in seen] == [(s, n) for s in range(3) for n in (0, 2)]
+    for context, _ in seen:
+        before = [counts.tolist() for one, counts in seen if one.layer == context.layer]
+        assert context.past.tolist() == before[: context.step]
+        assert context.host.tolist() == [rank // 16 for rank in range(32)]
+        assert not context.domain.any()
+
+
+def test_explain_tells_a_balancer_the_same_ranks(tmp_path, monkeypatch):
+    seen, assign = [], Shuffled.assign
+    monkeypatch.setattr(Shuffled, "assign", lambda *args: seen.append(args[-1]) or assign(*args))
+    (tmp_path / "s.yaml").write_text(TEXT)
+    sets = ["strategies.base.balancer=random", "ranks.ep=32"]
+    explain.explain(scenario.load(tmp_path / "s.yaml", sets))
+    assert [one.host.tolist() for one in seen] == [[rank // 16 for rank in range(32)]]
+    assert seen[0].past.shape == (0, 32)
 
 
 def test_the_same_seed_gives_the_same_answer_and_another_another(run):
