@@ -48,7 +48,7 @@ class DeepEPHighThroughput(Protocol):
     constants = {
         "launch": "time",
         "notify": "time",
-        "notify_at_8": "time",
+        "notify_at_2": "time",
         "notify_per_doubling": "time",
         "notify_token": "time",
         "dispatch_at_8": "time",
@@ -123,10 +123,12 @@ class DeepEPHighThroughput(Protocol):
         """Counts from all ranks to all; in dispatch the host waits for them, to allocate what comes. ``more`` [s]."""
         if "sync" in case.off:
             return []
-        alone = domains(case) == 1
-        seconds = case.each(case.calibration["notify"]) if alone else case.unexplained("notify")
+        c, many = case.calibration, domains(case)
+        seconds = c["notify"]
+        if many > 1:
+            seconds = c["notify_at_2"] + c["notify_per_doubling"] * float(np.log2(many / 2))
         waits = tuple(After(dep.phase, When.ALL) for dep in after)
-        return sequence([Local(f"{operation}.notify", "metadata", seconds + more)], waits)
+        return sequence([Local(f"{operation}.notify", "metadata", case.each(seconds + more))], waits)
 
     def _dispatch(self, case: Case, after: tuple[After, ...]) -> list[Phase]:
         start = head(case, "dispatch", after)

@@ -117,7 +117,7 @@ def test_receivers_need_as_long_and_have_a_chunk_left():
 
 
 def test_counts_come_first_in_a_layer_and_not_in_its_benchmark():
-    times = {"notify": 7e-6, "notify_at_8": 9e-6}
+    times = {"notify": 7e-6, "notify_at_2": 9e-6}
     one_domain, two = layer("deepep-ht", constants=times), layer("deepep-ht", **TWO_HOSTS, constants=times)
     assert phases(one_domain)["dispatch.notify"].duration == pytest.approx(7e-6)
     assert phases(two)["dispatch.notify"].duration == pytest.approx(9e-6)
