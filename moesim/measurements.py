@@ -52,6 +52,8 @@ _NEEDED = ("id", "pod", "protocol", "op", "ep", "latency_us", "split")
 _WORDS = {"op": (*OPERATIONS, COMPUTE), "split": SPLITS}
 _UNIT = {"latency_us": "us", "send_bytes": "bytes"}
 _MOST_WHOLE = 10**15
+_SHORTEST, _LONGEST = 1e-6, 1e12
+"""Times [us] beyond these are no measurement of anything here."""
 _DIGITS = re.compile(r"([0-9]{1,15})(\.0*)?")  # a table that had gaps writes 8 as 8.0
 _DECIMAL = re.compile(r"([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
 _FIELD = re.compile(r'"(?P<quoted>(?:[^"]|"")*)"|(?P<plain>[^,\r\n]*)')
@@ -226,7 +228,7 @@ class _Row:
     def _latency(self, text: str) -> float:
         """[s]"""
         value = float(text) if _DECIMAL.fullmatch(text) else math.nan
-        if text and not 0.0 < value < math.inf:
+        if text and not _SHORTEST <= value <= _LONGEST:
             self.complain(
                 "latency_us", self._no_number("latency_us", text), "a positive number of us, such as 118.5"
             )

@@ -37,6 +37,9 @@ _SECOND = re.compile(r"\btest_ep\.py\b|\bV2\b|\belastic\b")
 MOST_RANKS = 768
 """Larger groups are not modelled: routes between all pairs would take longer than all other rows together."""
 
+MOST_PAIRS = 5_000_000
+"""Most (rank, expert) pairs: their counts are held as a matrix."""
+
 _EXPERTS, _HIDDEN = 256, 7168
 """Blank ``experts`` means 256 at this width, which is that of DeepSeek-V3."""
 
@@ -54,8 +57,6 @@ COMPUTE_ROUTING = (
     "spread evenly over its expert slots"
 )
 """What is assumed of the rows of :data:`moesim.measurements.COMPUTE`."""
-
-Demand = tuple[Assignment, Traffic]
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,13 +87,12 @@ class Asked:
 
 
 class Predictor:
-    """Predicts measurements; keeps what they share (pods, routes, demand) as long as it lives."""
+    """Predicts measurements; keeps what they share (pods, routes, constants) as long as it lives."""
 
     def __init__(self) -> None:
         self._pods: dict[tuple[str, int], Topology] = {}
         self._routes: dict[tuple[str, int, str], Routes] = {}
         self._protocols: dict[tuple[str, str], tuple[Protocol, Calibration]] = {}
-        self._demand: dict[tuple[object, ...], Demand] = {}
 
     def seconds(self, row: Measurement) -> float:
         """[s] that ``row`` should have taken; :class:`InputError` says why it cannot be modelled."""
@@ -162,20 +162,17 @@ class Predictor:
             self._protocols[key] = protocol, protocol.calibrate(row.pod)
         return self._protocols[key]
 
-    def _counted(self, row: Measurement, model: MoEModel, found: Routes) -> Demand:
+    @staticmethod
+    def _counted(row: Measurement, model: MoEModel, found: Routes) -> tuple[Assignment, Traffic]:
         """Entries and rows in closed form, under the routing that the notes state."""
         tokens = 1 if row.op == "alltoall" else row.tokens_per_rank
         if tokens is None:
             raise InputError("tokens_per_rank is blank")
         random = _RANDOM.search(row.notes) is not None
         selections = _selections(row, tokens * model.top_k)
-        key = (row.pod, tokens, model.experts, model.top_k, model.topk_group, row.ep, random, selections)
-        if key not in self._demand:
-            if random:
-                self._demand[key] = expected.uniform(model, tokens, found.host, found.domain)
-            else:
-                self._demand[key] = expected.balanced(model, tokens, found.host, found.domain, selections)
-        return self._demand[key]
+        if random:
+            return expected.uniform(model, tokens, found.host, found.domain)
+        return expected.balanced(model, tokens, found.host, found.domain, selections)
 
     def _gemm(self, row: Measurement) -> float:
         """[s] of the grouped GEMM of the busiest rank, by the roofline; see :data:`COMPUTE_ROUTING`."""
@@ -219,6 +216,8 @@ def _model(row: Measurement, hosts: int) -> MoEModel:
         raise InputError(f"topk {row.top_k} of {experts} experts")
     if experts % row.ep:
         raise InputError(f"ep {row.ep} does not divide {experts} experts")
+    if experts * row.ep > MOST_PAIRS:
+        raise InputError(f"{experts} experts on {row.ep} ranks are too many")
     limited = _LIMITED.search(row.notes)
     if limited is None:
         return _shaped(row.hidden, row.top_k, experts)

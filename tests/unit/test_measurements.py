@@ -113,6 +113,8 @@ def test_latencies_keep_their_digits() -> None:
         ("latency_us", "12 us", "in us, without a unit"),
         ("latency_us", "fast", "cannot be 'fast'"),
         ("latency_us", "1_000", "cannot be"),
+        ("latency_us", "1e-30", "cannot be"),
+        ("latency_us", "1e15", "cannot be"),
         ("latency_us", "", "latency_us is blank"),
         ("ep", "", "ep is blank"),
         ("ep", "0", "ep cannot be '0'"),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import moesim
-from moesim import fabrics
+from moesim import calibration, fabrics, predict, protocols
 from moesim.errors import InputError
 from moesim.measurements import COMPUTE, Measurement
 from moesim.predict import Predictor
@@ -149,6 +149,21 @@ def test_a_row_of_the_second_generation_is_predicted_as_that() -> None:
         )
 
 
+def test_what_rows_share_is_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pods, routes and constants: a file of thousands of rows has few of them."""
+    loads, walks, read = [], [], []
+    load, walk, constants = fabrics.load, predict.routes, calibration.load
+    monkeypatch.setattr(predict.fabrics, "load", lambda *a: loads.append(a) or load(*a))
+    monkeypatch.setattr(predict, "routes", lambda *a: walks.append(a) or walk(*a))
+    monkeypatch.setattr(protocols, "load", lambda *a: read.append(a) or constants(*a))
+    predictor = Predictor()
+    for tokens in range(1, 41):
+        for op in ("dispatch", "combine"):
+            for ep in (4, 8):
+                predictor.seconds(row(tokens_per_rank=tokens, op=op, ep=ep))
+    assert (len(loads), len(walks), len(read)) == (1, 2, 1)
+
+
 def test_a_pod_whose_hosts_are_the_users_choice_has_enough_of_them() -> None:
     assert len(fabrics.load("h200-hgx").devices) == 8
     found = Predictor().asked(row(ep=32)).case.routes
@@ -163,6 +178,7 @@ def test_a_pod_whose_hosts_are_the_users_choice_has_enough_of_them() -> None:
         ({"pod": "gb200-nvl72", "ep": 128}, "ep 128 does not fit the 72 devices"),
         ({"ep": 1024}, "at most 768 ranks"),
         ({"ep": 7}, "ep 7 does not divide 256 experts"),
+        ({"ep": 512, "experts": 32768}, "too many"),
         ({"op": "prepare"}, "deepep-ll has no operation prepare"),
         ({"op": "alltoall", "send_bytes": 2048}, "deepep-ll has no operation alltoall"),
         ({"protocol": "nccl-alltoall", "op": "alltoall"}, "send_bytes is blank"),
