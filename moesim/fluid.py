@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from moesim.feasible import feasible
+from moesim.active import Active, place
 from moesim.flowstore import FlowStore
 from moesim.levels import levels_of, settle
 from moesim.lowrank import LARGEST, LowRank
-from moesim.rates import Binding, FloatArray, IntArray, columns, fill, restrict, tally
+from moesim.rates import Binding, FloatArray, IntArray, columns, distinct, fill, restrict, tally
 
 # Finishes closer than this, relative to the flow's own duration, are one instant: equal flows end together.
 INSTANT = 1e-12
@@ -20,8 +21,11 @@ FEW = 160
 # in a step is misplaced by less than the step; what flows that outlive it get wrong comes on top, and averages out
 # over many flows.
 SHARE = (0.5, 0.1)
-# When fewer of the flows in the arrays than this share are alive, the arrays are made anew.
-SHRINK = 0.6
+# Its multiples fall evenly into [0, 1).
+GOLDEN = 0.6180339887498949
+# When fewer of the flows in the arrays than this share are alive, the others leave the arrays; when fewer than that
+# share of those that the arrays were made for, so do resources.
+SHRINK = (0.9, 0.5)
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,10 +61,13 @@ class Fluid:
         self._store = FlowStore(nodes)
         self._waiting = np.zeros(0, dtype=np.int64)
         self._level = np.full(nodes + 1, np.inf)
-        self._active = _Active.none(nodes)
+        self._active = Active.none(nodes)
         self._done, self._ends = np.zeros(0, dtype=np.int64), np.zeros(0)
         self._born = np.zeros(0, dtype=np.int64)
         self._binding = Binding(self.capacity)
+        # Where each resource is among those of the active flows, and whether those that wait are there too.
+        self._local = np.zeros(nodes + 1, dtype=np.int64)
+        self._ready = False
 
     def add(self, path: IntArray, taken: FloatArray, size: FloatArray, release: FloatArray) -> int:
         """Flows that start at ``release`` (F,) [s] or ``now``, whichever is later; returns the first one's number.
@@ -70,12 +77,14 @@ class Fluid:
         nodes = len(self.load)
         # A flow of no bytes takes nothing, whatever a byte of it would take.
         path, taken = np.where(size > 0, path, nodes), np.where(size > 0, taken, 0.0)
+        path, taken = distinct(path, taken, nodes)
         carried = tally(path, taken * size, nodes + 1)[:-1]
         self.load += carried
         self._binding.add(path, taken)
         shortest = float((carried / self.capacity[:-1]).max(initial=0.0, where=carried > 0))
         new = self._store.append(path, taken, size, shortest, np.maximum(release, self.now))
         self._waiting = np.append(self._waiting, new)
+        self._ready = False
         self.end = self.now
         return int(new[0]) if len(new) else len(self._store)
 
@@ -97,7 +106,7 @@ class Fluid:
     def left(self) -> FloatArray:
         """What each flow still has to move (F,) [B]."""
         left = np.where(np.isnan(self.finish), self._store.size, 0.0)
-        here = self._active.left < np.inf
+        here = self._active.here
         left[self._active.flows[here]] = self._active.left[here]
         return left
 
@@ -113,21 +122,24 @@ class Fluid:
         span = min(self._merge(), horizon)
         if span > 0:
             if active.exact is not None:
-                self._compact()
+                self._rebuild(self._waiting[:0])
                 active = self._active
             limit = active.left / span
             self._share(limit)
             done = np.flatnonzero(limit <= active.rate)
+            done = done[active.here[done]]
             if len(done):
                 self._done, self._ends = done, self.now + place(active, done, span)
                 self._set_end(span, horizon)
                 self.error_estimate = max(self.error_estimate, span)
                 active.merged = True
                 return
+            after = np.divide(active.left, active.rate, out=np.full(len(limit), np.inf), where=active.here)
         else:
             self._step()
+            active = self._active
+            after = active.left / active.rate
         active.merged = False
-        after = active.left / active.rate
         first = float(after.min())
         if first <= horizon:
             near = np.flatnonzero(after <= first + INSTANT * (self.now + first - active.oldest))
@@ -166,64 +178,90 @@ class Fluid:
         self.now = self.end = until
 
     def _admit(self) -> None:
-        """Activate the flows that are due; drop what ended flows left behind when it is most of the arrays."""
+        """Activate the flows that are due; drop what ended flows left behind when it is too much of the arrays."""
         active = self._active
         due = self.release[self._waiting] <= self.now
-        if not due.any():
-            if active.alive < SHRINK * active.built:
-                self._compact()
+        new = self._due(due) if due.any() else self._waiting[:0]
+        if not len(new) and active.alive >= SHRINK[0] * len(active.flows):
             return
+        fits = self._ready and active.exact is None and 2 * len(new) <= active.alive
+        if fits and active.alive >= SHRINK[1] * active.built:
+            active.compact()
+            if len(new):
+                active.append(new, self._store.size[new], *self._columns(new))
+        else:
+            self._rebuild(new)
+        active = self._active
+        active.oldest = float(self.release[active.flows].min(initial=np.inf))
+        active.scale = float(self._store.scale[active.flows].min(initial=np.inf))
+
+    def _due(self, due: NDArray[np.bool_]) -> IntArray:
+        """The waiting flows that are ``due`` wait no longer; returns those that have something to move."""
         new, self._waiting = self._waiting[due], self._waiting[~due]
         nothing = (self._store.size[new] == 0) | ~(self._store.taken[:, new] > 0).any(axis=0)
         born = new[nothing]
         self.finish[born] = self.release[born]
         self._born = np.append(self._born, born)
-        new = new[~nothing]
-        here = active.left < np.inf
-        flows = np.append(active.flows[here], new)
-        self._rebuild(flows, np.append(active.left[here], self._store.size[new]), len(new))
+        some: IntArray = new[~nothing]
+        return some
 
-    def _compact(self) -> None:
-        """Forget flows that have ended, and the resources that only they crossed."""
-        here = self._active.left < np.inf
-        self._rebuild(self._active.flows[here], self._active.left[here], 0)
+    def _columns(self, flows: IntArray) -> tuple[IntArray, FloatArray]:
+        """The rows of ``flows`` over the resources of the active ones that can be full, as shares of each capacity."""
+        path, taken = self._store.path[:, flows], self._store.taken[:, flows]
+        path, taken = restrict(path, taken, self._binding.kept)
+        # As shares of each capacity, or bytes, seconds and messages would meet in one system of equations.
+        taken = taken / self.capacity[path]
+        return self._local.take(path), taken
 
-    def _rebuild(self, flows: IntArray, left: FloatArray, new: int) -> None:
-        """Lay out the active ``flows`` (A,), the last ``new`` of them new, over the resources that they can fill."""
+    def _rebuild(self, new: IntArray) -> None:
+        """Lay out the active flows and ``new`` ones over the resources that they can fill."""
         nodes, old = len(self.load), self._active
         self._level[:] = np.inf
         self._level[old.resources] = (old.level if old.exact is None else old.exact.level)[:-1]
+        # Neighbours in the list often share a resource, and adding up waits for the last sum: mix them.
+        flows = np.append(old.flows[old.here], new)
+        left = np.append(old.left[old.here], self._store.size[new])
+        order = np.argsort(np.arange(len(flows)) * GOLDEN % 1.0, kind="stable")
+        flows, left = flows[order], left[order]
         path, taken = self._store.path[:, flows], self._store.taken[:, flows]
-        path, taken = restrict(path, taken, self._binding.kept)
         used = np.zeros(nodes + 1, dtype=bool)
         used[path] = True
+        self._ready = self._merging(len(flows))
+        if self._ready:
+            # Then starts change nothing but the flows.
+            used[self._store.path[:, self._waiting]] = True
+        used &= self._binding.kept
         resources = np.flatnonzero(used[:-1])
-        local = np.full(nodes + 1, len(resources))
-        local[resources] = np.arange(len(resources))
-        path = local.take(path)
-        # As shares of each capacity, or bytes, seconds and messages would meet in one system of equations.
-        taken = taken / np.append(self.capacity[resources], np.inf)[path]
+        self._local = np.full(nodes + 1, len(resources))
+        self._local[resources] = np.arange(len(resources))
+        path, taken = self._columns(flows)
         capacity = np.append(np.ones(len(resources)), np.inf)
         level = np.append(self._level[resources], np.inf)
-        if 2 * new > len(flows):
+        if 2 * len(new) > len(flows):
             rate, passes = fill(path, taken, capacity)
             self.passes += passes
             level = levels_of(path, taken, capacity, rate, None)
-        self._active = _Active(flows, path, taken, left, capacity, resources, level)
-        self._active.oldest = float(self.release[flows].min(initial=np.inf))
+        self._active = Active(flows, path, taken, left, capacity, resources, level)
+        self._active.oldest, self._active.scale = old.oldest, old.scale
+
+    def _merging(self, alive: int) -> bool:
+        """Whether steps with so many flows may hold several finishes."""
+        return self.tolerance > 0 and alive > FEW
 
     def _merge(self) -> float:
         """How long a step may be [s]; 0 if it must end at the next finish."""
         active = self._active
-        if not self.tolerance or active.alive <= FEW:
+        if not self._merging(active.alive):
             return 0.0
         share = SHARE[0] + SHARE[1] * np.log10(active.alive / FEW)
-        return float(share * self.tolerance * self._store.scale[active.flows].min())
+        return float(share * self.tolerance * active.scale)
 
     def _share(self, limit: FloatArray | None, accuracy: float = 1e-9) -> None:
         """Max-min rates over a step in which no flow can be faster than ``limit`` (A,)."""
         active = self._active
-        found = settle(active.path, active.taken, active.capacity, active.level, limit, accuracy)
+        found = settle(
+            active.path, active.taken, active.capacity, active.level, limit, accuracy, active.triangle
+        )
         active.rate, active.level, active.own, passes = found
         self.solves += 1
         self.passes += passes
@@ -232,9 +270,13 @@ class Fluid:
         """Exact rates now."""
         active = self._active
         if len(active.capacity) > LARGEST:
+            active.compact()
             self._share(None, accuracy=1e-12)
             return
         if active.exact is None:
+            if self._ready or active.alive < active.built:
+                self._rebuild(self._waiting[:0])
+                active = self._active
             active.exact = LowRank(active.path, active.taken, active.capacity, active.level)
             self.passes += active.exact.passes
         else:
@@ -258,110 +300,6 @@ class Fluid:
             fits = np.where(planned > room, room / planned, 1.0)
         active.rate = np.where(others, active.rate * fits.take(active.path).min(axis=0), active.rate)
         active.rate[done] = active.left[done] / span
-
-
-@dataclass(eq=False)
-class _Active:
-    """The active flows (A,) over the n resources that they can fill; the dummy resource is number n.
-
-    ``path``, ``taken`` (H, A), in shares of the capacity, which is 1; ``left`` (A,) [B]; ``capacity`` and
-    ``level`` (n+1,); ``resources`` (n,): their
-    numbers in the fabric. ``before``: the levels of the last step, which took ``before_span`` seconds.
-    With an ``exact`` solver, flows that have ended stay in the arrays with infinitely much left.
-    """
-
-    flows: IntArray
-    path: IntArray
-    taken: FloatArray
-    left: FloatArray
-    capacity: FloatArray
-    resources: IntArray
-    level: FloatArray
-
-    def __post_init__(self) -> None:
-        self.built = self.alive = len(self.flows)
-        self.rate = np.zeros(self.built)
-        self.own = np.zeros(len(self.resources))
-        self.before, self.before_span = self.level, 0.0
-        self.merged = False
-        self.oldest = 0.0
-        self.exact: LowRank | None = None
-        self.gone = np.zeros(0, dtype=np.int64)
-
-    @staticmethod
-    def none(nodes: int) -> _Active:
-        empty, nobody = np.zeros(0), np.zeros(0, dtype=np.int64)
-        return _Active(
-            nobody,
-            np.zeros((1, 0), dtype=np.int64),
-            np.zeros((1, 0)),
-            empty,
-            empty,
-            nobody,
-            np.full(1, np.inf),
-        )
-
-    def drop(self, done: IntArray, span: float) -> None:
-        """``done`` have ended, in a step of ``span`` seconds."""
-        if span > 0:
-            self.own = np.zeros(len(self.resources))
-        self.before, self.before_span = self.level, span
-        self.alive -= len(done)
-        if self.exact is not None:
-            self.left[done] = np.inf
-            self.gone = np.append(self.gone, done)
-        elif len(done):
-            keep = np.ones(len(self.flows), dtype=bool)
-            keep[done] = False
-            keep = np.flatnonzero(keep)
-            self.flows, self.left, self.rate = self.flows[keep], self.left[keep], self.rate[keep]
-            self.path, self.taken = self.path.take(keep, axis=1), self.taken.take(keep, axis=1)
-
-
-def place(active: _Active, done: IntArray, span: float) -> FloatArray:
-    """When in a step of ``span`` seconds each of the flows ``done`` ends (K,) [s], not beyond the step.
-
-    The flows that one resource holds progress alike, so they end in order of what they have left; in between, what
-    they get together is taken as constant. A flow that no resource held is given its equal share. None ends sooner
-    than it would alone.
-    """
-    weight = active.before_span / (active.before_span + span)
-    with np.errstate(invalid="ignore"):
-        start = active.level * weight + active.before * (1 - weight)
-    start = np.where(
-        np.isinf(active.level), active.before, np.where(np.isinf(active.before), active.level, start)
-    )
-    path = active.path[:, done]
-    heights = start.take(path)
-    lost = np.isinf(heights.min(axis=0))
-    if lost.any():
-        everybody = tally(active.path, active.taken, len(active.capacity))
-        with np.errstate(divide="ignore"):
-            heights[:, lost] = (active.capacity / everybody).take(path[:, lost])
-    slot, flow = heights.argmin(axis=0), np.arange(len(done))
-    holder, taken = path[slot, flow], active.taken[:, done][slot, flow]
-    nodes = len(active.capacity)
-    staying = np.append(active.own, 0.0)
-    first = heights[slot, flow]
-    shared = staying * np.where(staying > 0, active.level, 0.0)
-    shared += np.bincount(holder, taken * np.where(staying[holder] > 0, active.rate[done], first), nodes)
-    order = np.lexsort((active.left[done], holder))
-    at = done[order]
-    left, place_of, own = active.left[at], holder[order], taken[order]
-    begin = np.append(True, place_of[1:] != place_of[:-1])
-    segment = np.cumsum(begin) - 1
-    more = np.where(begin, left, left - np.append(0.0, left[:-1]))
-    behind = np.cumsum(own) - own
-    ahead = np.bincount(segment, own)[segment] - (behind - behind[begin][segment]) + staying[place_of]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        wait = np.where(more > 0, more * ahead / shared[place_of], 0.0)
-    total = np.cumsum(np.minimum(wait, span))
-    total -= (total - np.minimum(wait, span))[begin][segment]
-    ends: FloatArray = np.empty(len(done))
-    ends[order] = total
-    work = active.taken[:, done] * active.left[done]
-    # No flow ends sooner than alone, and no flows together sooner than any resource lets them.
-    return np.minimum(feasible(path, work, np.maximum(ends, work.max(axis=0))), span)
 
 
 def finish_times(

@@ -3,8 +3,9 @@
 Given which resource holds each flow (the lowest on its row), the levels of the resources that hold flows obey
 one linear system: what a resource carries equals its capacity. Ordered by level it is triangular, because a flow
 that a resource does not hold is held by a lower one. Solve, look again which resource is lowest on each row, and
-repeat until every capacity is met: a semismooth Newton iteration, which is exact when it stops. When it does not
-stop, progressive filling answers.
+repeat until every capacity is met: a semismooth Newton iteration. What is carried is always counted from the flows,
+so the triangle need not be new: one that was set up for earlier levels serves until it no longer helps (the chord
+method). When the iteration does not stop, progressive filling answers.
 """
 
 from __future__ import annotations
@@ -12,17 +13,22 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from moesim.rates import FloatArray, IntArray, fill, tally
 
-MOST_PASSES = 16
-# A dense triangle of N resources pays off up to this many cells an entry of the flows' rows, and up to this size.
-CELLS = 100
+MOST_PASSES = 40
+# A dense triangle of N resources pays off up to this many cells a flow, and up to this size.
+CELLS = 1000
 DENSE = 2000
-# Sweeps over the flows that may replace the solution of a sparse triangle.
-SWEEPS = 40
+# A triangle serves for so many passes, unless more than some passes do not suffice.
+AGE = 30
+SLOW = 8
+NOBODY = 255
 # What a resource carries may miss its capacity by this much for rounding alone.
 ROUNDING = 1e-14
+# Takes the place of "never" in single precision.
+HUGE = 1e30
 
 
 class Settled(NamedTuple):
@@ -42,92 +48,217 @@ def settle(
     level: FloatArray,
     limit: FloatArray | None = None,
     accuracy: float = 1e-9,
+    triangle: Triangle | None = None,
 ) -> Settled:
     """The max-min allocation, from the guess ``level`` (N+1,) of the levels.
 
-    ``path``, ``taken`` (H, F) and ``capacity`` (N+1,) as in `moesim.rates.fill`; ``limit`` (F,) bounds the rates.
-    ``accuracy``: how well capacities are met, relative to the part of a resource that the flows it holds take.
+    ``path``, ``taken`` (H, F) and ``capacity`` (N+1,) as in `moesim.rates.fill`, no resource twice on a row;
+    ``limit`` (F,) bounds the rates. ``accuracy``: how well capacities are met, relative to the part of a resource
+    that the flows it holds take. ``triangle``: of an earlier call with the same resources.
     """
-    nodes, last = len(capacity) - 1, None
+    room = capacity[:-1]
+    triangle = triangle or Triangle()
     for passes in range(1, MOST_PASSES + 1):
-        now = _Look(path, capacity, level, limit)
-        if last is not None and last.confirmed(now, level, accuracy):
-            return Settled(now.rate, last.by_resource(level), last.system.own[last.rank[:-1]], passes)
-        now.assemble(taken)
-        held, finite, room = now.held, now.finite, now.room
+        now = _Look(path, taken, level, limit)
+        triangle.age += 1
+        if triangle.age > AGE or passes > SLOW or len(triangle.slot) != len(now.slot):
+            triangle.set_up(path, taken, now, level)
+        else:
+            triangle.update(path, taken, now.slot)
+            triangle.sort(level)
+        held, own = triangle.count[:-1] > 0, triangle.own[:-1]
+        finite = np.where(held, level[:-1], 0.0)
         miss = room - now.load
-        crowded = ~held & (miss < -accuracy * room)
-        if now.free.any():
-            crowded[np.setdiff1d(now.rows[:, now.aside[now.free]], nodes)] = True
-            crowded &= ~held
-        close = np.abs(miss) <= accuracy * now.system.own * finite + ROUNDING * room
-        if not crowded.any() and (close | ~held).all():
-            return Settled(now.rate, now.by_resource(level), now.system.own[now.rank[:-1]], passes)
-        raised = finite + now.system.solve(np.where(held, miss, 0.0), accuracy * finite / 1000)
-        sound = (raised > 0) | ~held
-        guess = np.where(held, np.where(sound, raised, finite / 2), np.inf)
-        last = now if sound.all() else None
-        if crowded.any():
-            last = None
-            refill(guess, np.flatnonzero(crowded), now.rows, taken, now.rate, room)
-        level = np.append(guess[now.rank[:-1]], np.inf)
+        crowded = miss < -accuracy * room
+        if now.free is not None:
+            crowded[now.free] = True
+        crowded &= ~held
+        gap = np.abs(miss) - ROUNDING * room
+        some = crowded.any()
+        if not some and (gap <= accuracy * own * finite)[held].all():
+            level = np.append(np.where(held, level[:-1], np.inf), np.inf)
+            return Settled(now.rate, level, np.where(held, own, 0.0), passes)
+        raised = finite + triangle.solve(np.where(held, miss, 0.0))
+        guess = np.where(held, np.where(raised > 0, raised, finite / 2), np.inf)
+        if some:
+            refill(guess, np.flatnonzero(crowded), path, taken, now.rate, room)
+        level = np.append(guess, np.inf)
     rate, more = fill(path, taken, capacity, limit)
     level = levels_of(path, taken, capacity, rate, limit)
-    heights = level.take(path)
-    slot, flow = heights.argmin(axis=0), np.arange(path.shape[1])
-    mine = np.isfinite(heights.min(axis=0)) if limit is None else rate < limit
-    own: FloatArray = tally(path[slot, flow][mine], taken[slot, flow][mine], nodes + 1)[:nodes]
-    return Settled(rate, level, own, MOST_PASSES + more)
+    triangle.set_up(path, taken, _Look(path, taken, level, limit), level)
+    return Settled(rate, level, triangle.own[:-1], MOST_PASSES + more)
 
 
 class _Look:
-    """What given levels (N+1,) mean: resources in order of level, who holds each flow, what is carried.
+    """What given levels (N+1,) mean: who holds each flow, how fast it is, what is carried.
 
-    ``rows`` (H, F): the path in that order; ``holder`` (F,): the lowest of each row, ``nodes`` for the flows ``aside``
-    that are at their limit or, ``free``, on no resource with a level.
+    ``slot`` (F,): where on its row the resource is that holds a flow, `NOBODY` for flows at their limit or on no
+    resource with a level. ``load`` (N,): what each resource carries; ``free``: the resources of flows that nothing
+    bounds.
     """
 
     def __init__(
-        self, path: IntArray, capacity: FloatArray, level: FloatArray, limit: FloatArray | None
+        self, path: IntArray, taken: FloatArray, level: FloatArray, limit: FloatArray | None
     ) -> None:
-        nodes = len(capacity) - 1
+        nodes = len(level) - 1
+        self.rate = level.take(path[0])
+        self.slot = np.zeros(path.shape[1], dtype=np.uint8)
+        for number, row in enumerate(path[1:], 1):
+            other = level.take(row)
+            # Later rows have higher numbers.
+            np.maximum(self.slot, (other < self.rate).view(np.uint8) * np.uint8(number), out=self.slot)
+            np.minimum(self.rate, other, out=self.rate)
+        aside = np.isinf(self.rate) if limit is None else limit <= self.rate
+        np.maximum(self.slot, aside.view(np.uint8) * np.uint8(NOBODY), out=self.slot)
+        if limit is not None:
+            np.minimum(self.rate, limit, out=self.rate)
+        self.free = None
+        carried = self.rate
+        if np.isinf(self.rate.max(initial=0.0)):
+            free = np.flatnonzero(np.isinf(self.rate))
+            carried = self.rate.copy()
+            carried[free] = 0.0
+            self.free = np.setdiff1d(path[:, free], nodes)
+        load = np.zeros(nodes + 1)
+        for row, amount in zip(path, taken, strict=True):
+            load += np.bincount(row, amount * carried, nodes + 1)
+        self.load = load[:nodes]
+
+
+class Triangle:
+    """The system of equations: what each resource carries of flows that each other one holds.
+
+    ``count`` and ``own`` (N,): of the flows that each resource holds itself, how many and how heavy. A dense triangle
+    is kept from one look to the next, changed only where a flow has moved, and sorted. The sparse one, for fabrics of
+    many resources, is of earlier levels. Single precision is enough, because what is missing is counted anew in each
+    pass.
+    """
+
+    def __init__(self) -> None:
+        self.slot = np.zeros(0, dtype=np.uint8)
+        self.age = 0
+        self.count = np.zeros(1, dtype=np.int64)
+        self.own = np.zeros(1)
+        self._order = np.zeros(0, dtype=np.int64)
+        self._place = np.zeros(1, dtype=np.int64)
+        self._dense = True
+        self._cells = np.zeros(1, dtype=np.float32)
+
+    def update(self, path: IntArray, taken: FloatArray, slot: NDArray[np.uint8]) -> None:
+        """Take the moves of flows since the last look into account: what holds them now is in ``slot`` (F,)."""
+        nodes = len(self.own) - 1
+        moved = np.flatnonzero(self.slot != slot)
+        rows, amounts = path.take(moved, axis=1), taken.take(moved, axis=1)
+        old, new = _holder(rows, self.slot[moved], nodes), _holder(rows, slot[moved], nodes)
+        self.count += np.bincount(new, minlength=nodes + 1) - np.bincount(old, minlength=nodes + 1)
+        for row, amount in zip(rows, amounts, strict=True):
+            gains, loses = row == new, row == old
+            self.own += np.bincount(new[gains], amount[gains], nodes + 1)
+            self.own -= np.bincount(old[loses], amount[loses], nodes + 1)
+            if self._dense:
+                to = self._place.take(row)
+                np.add.at(self._cells, self._place.take(new) * (nodes + 1) + to, amount.astype(np.float32))
+                np.subtract.at(
+                    self._cells, self._place.take(old) * (nodes + 1) + to, amount.astype(np.float32)
+                )
+        self.slot = slot
+
+    def keep(self, path: IntArray, taken: FloatArray, flows: IntArray) -> None:
+        """Only some of the flows (H, F) stay, those numbered ``flows``."""
+        if len(self.slot):
+            slot = np.full(len(self.slot), NOBODY, dtype=np.uint8)
+            slot[flows] = self.slot[flows]
+            self.update(path, taken, slot)
+            self.slot = slot[flows]
+
+    def wait(self, new: int) -> None:
+        """``new`` flows come, and nothing holds them yet."""
+        if len(self.slot):
+            self.slot = np.append(self.slot, np.full(new, NOBODY, dtype=np.uint8))
+
+    def sort(self, level: FloatArray) -> None:
+        """Bring the triangle into the order of these levels (N+1,)."""
+        if not self._dense:
+            return
+        nodes = len(self.own) - 1
         order = np.argsort(level[:nodes], kind="stable")
-        self.rank = np.append(np.empty(nodes, dtype=np.int64), nodes)
-        self.rank[order] = np.arange(nodes)
-        self.order, self.room = np.append(order, nodes), capacity[order]
-        self.height = level[self.order]
-        self.rows = self.rank.take(path)
-        self.holder = self.rows.min(axis=0)
-        self.rate = self.height.take(self.holder)
-        if limit is None:
-            self.aside = np.flatnonzero(np.isinf(self.rate))
+        moved = np.flatnonzero(order != self._order)
+        if not len(moved):
+            return
+        matrix = self._cells.reshape(nodes + 1, nodes + 1)
+        source = self._place[order]
+        if 4 * len(moved) < nodes:
+            source = source[moved]
+            matrix[moved] = matrix[source]
+            matrix[:, moved] = matrix[:, source]
         else:
-            self.aside = np.flatnonzero(limit <= self.rate)
-            self.rate = np.minimum(limit, self.rate)
-        self.holder[self.aside] = nodes
-        self.free = np.isinf(self.rate[self.aside])
+            source = np.append(source, nodes)
+            self._cells = matrix.take(source, axis=0).take(source, axis=1).ravel()
+        self._order, self._place[order] = order, np.arange(nodes)
 
-    def assemble(self, taken: FloatArray) -> None:
-        """Set up the ``system``, and the ``load`` (N,) of every resource at these levels."""
-        nodes = len(self.room)
-        dense = nodes <= DENSE and nodes**2 <= CELLS * self.rows.size
-        self.system = (_Dense if dense else _Sparse)(self.rows, taken, self.holder, nodes)
-        self.held = self.system.own > 0
-        self.finite = np.where(self.held, self.height[:nodes], 0.0)
-        part = taken[:, self.aside] * np.where(self.free, 0.0, self.rate[self.aside])
-        self._aside_load = tally(self.rows[:, self.aside], part, nodes + 1)[:nodes]
-        self.load = self.system.times(self.finite) + self._aside_load
+    def set_up(self, path: IntArray, taken: FloatArray, now: _Look, level: FloatArray) -> None:
+        """The system of the flows (H, F) at the levels of ``now``."""
+        nodes = len(now.load)
+        self.slot = now.slot
+        holder = _holder(path, now.slot, nodes)
+        self._order = np.argsort(level[:nodes], kind="stable")
+        self._place = np.empty(nodes + 1, dtype=np.int64)
+        self._place[self._order], self._place[nodes] = np.arange(nodes), nodes
+        self._dense = nodes <= DENSE and nodes**2 <= CELLS * path.shape[1]
+        self.count = np.bincount(holder, minlength=nodes + 1)
+        self.own = np.zeros(nodes + 1)
+        for row, amount in zip(path, taken, strict=True):
+            mine = np.flatnonzero(row == holder)
+            self.own += np.bincount(row[mine], amount[mine], nodes + 1)
+        self.age = 0
+        if self._dense:
+            self._cells = np.zeros((nodes + 1) ** 2, dtype=np.float32)
+            start = self._place.take(holder) * (nodes + 1)
+            for row, amount in zip(path, taken, strict=True):
+                np.add.at(self._cells, start + self._place.take(row), amount.astype(np.float32))
+        else:
+            self._factor_sparse(path, taken, holder)
 
-    def by_resource(self, level: FloatArray) -> FloatArray:
-        """Of ``level`` (N+1,), those of the resources that hold flows."""
-        return np.where(np.append(self.held, False)[self.rank], level, np.inf)
+    def _factor_sparse(self, path: IntArray, taken: FloatArray, holder: IntArray) -> None:
+        from scipy.sparse import csc_array
+        from scipy.sparse.linalg import splu
 
-    def confirmed(self, later: _Look, level: FloatArray, accuracy: float) -> bool:
-        """Whether the levels that solve this system leave all flows where they are and overload nothing."""
-        if not np.array_equal(self.order.take(self.holder), later.order.take(later.holder)):
-            return False
-        load = self.system.times(np.where(self.held, level[self.order[:-1]], 0.0)) + self._aside_load
-        return bool((self.held | (load <= self.room * (1 + accuracy))).all())
+        nodes = len(self.own) - 1
+        holder = np.broadcast_to(holder, path.shape)
+        beside = np.nonzero((path != holder) & (holder < nodes) & (path < nodes))
+        every = np.arange(nodes)
+        own = self.own[self._order]
+        self._held = own > 0
+        cells = np.append(self._place[path[beside]], every), np.append(self._place[holder[beside]], every)
+        value = np.append(taken[beside], np.where(self._held, own, 1.0))
+        matrix = csc_array((value, cells), shape=(nodes, nodes))
+        self._factor = splu(matrix, permc_spec="NATURAL", diag_pivot_thresh=0.0, options={"Equil": False})
+
+    def solve(self, miss: FloatArray) -> FloatArray:
+        """The change of levels (N,) that makes up for ``miss`` (N,), about; only for resources that hold flows."""
+        nodes = len(miss)
+        own, miss = self.own[self._order], miss[self._order]
+        held = self.count[self._order] > 0
+        change = np.empty(nodes)
+        if self._dense:
+            from scipy.linalg.blas import strsv
+
+            self._cells[:: nodes + 2] = np.append(np.where(held, own, HUGE), HUGE)
+            # Its rows are the columns of the system.
+            matrix = self._cells.reshape(nodes + 1, nodes + 1).T
+            change[self._order] = strsv(matrix, np.append(miss, 0.0), lower=1)[:nodes]
+        else:
+            found = self._factor.solve(np.where(self._held, miss, 0.0))
+            change[self._order] = np.where(self._held, found, miss / np.where(held, own, np.inf))
+        return change
+
+
+def _holder(path: IntArray, slot: NDArray[np.uint8], nodes: int) -> IntArray:
+    """The resource (F,) that holds each flow, ``nodes`` if none does."""
+    holder = np.full(len(slot), nodes)
+    for number, row in enumerate(path):
+        np.copyto(holder, row, where=slot == number)
+    return holder
 
 
 def levels_of(
@@ -146,7 +277,7 @@ def levels_of(
 def refill(
     level: FloatArray,
     crowded: IntArray,
-    rows: IntArray,
+    path: IntArray,
     taken: FloatArray,
     rate: FloatArray,
     capacity: FloatArray,
@@ -154,8 +285,10 @@ def refill(
     """Set the levels of the ``crowded`` resources to what fills them if all else stays: flows above it sink to it."""
     chosen = np.zeros(len(capacity) + 1, dtype=bool)
     chosen[crowded] = True
-    slot, flow = np.nonzero(chosen.take(rows))
-    resource, speed, weight = rows[slot, flow], rate[flow], taken[slot, flow]
+    at = [np.flatnonzero(chosen.take(row)) for row in path]
+    resource = np.concatenate([row[some] for row, some in zip(path, at, strict=True)])
+    weight = np.concatenate([amount[some] for amount, some in zip(taken, at, strict=True)])
+    speed = rate[np.concatenate(at)]
     order = np.lexsort((speed, resource))
     resource, speed, weight = resource[order], speed[order], weight[order]
     finite = np.where(np.isinf(speed), 0.0, speed)
@@ -172,82 +305,7 @@ def refill(
     slower = before(weight * finite)
     full = np.where(np.isinf(speed), True, slower + finite * ahead >= capacity[resource])
     position = np.where(full, np.arange(len(full)), len(full))
-    at = np.minimum.reduceat(position, start)
-    at = at[at < len(full)]
-    level[resource[at]] = np.maximum((capacity[resource[at]] - slower[at]) / ahead[at], 0.0)
-
-
-class _Dense:
-    """The system as one square matrix, resources in order of level, so lower triangular where flows are held.
-
-    Its last row and column, number ``nodes``, take the padding and the flows that no resource holds.
-    """
-
-    def __init__(self, rows: IntArray, taken: FloatArray, holder: IntArray, nodes: int) -> None:
-        width = nodes + 1
-        cells = (holder * width + rows).ravel()
-        matrix = np.bincount(cells, taken.ravel(), width * width).reshape(width, width).T
-        matrix[nodes, :] = 0.0
-        matrix[:, nodes] = 0.0
-        self.own = matrix.diagonal()[:nodes].copy()
-        self._matrix = matrix
-
-    def times(self, height: FloatArray) -> FloatArray:
-        """What held flows load on each resource (N,)."""
-        from scipy.linalg.blas import dgemv
-
-        load: FloatArray = dgemv(1.0, self._matrix, np.append(height, 0.0))
-        return load[:-1]
-
-    def solve(self, miss: FloatArray, close: FloatArray) -> FloatArray:
-        """The change of levels (N,) that makes up for ``miss`` (N,), for the resources that hold flows."""
-        from scipy.linalg.lapack import dtrtrs
-
-        matrix = self._matrix
-        np.fill_diagonal(matrix, np.where(matrix.diagonal() > 0, matrix.diagonal(), 1.0))
-        change: FloatArray
-        change, _ = dtrtrs(matrix, np.append(miss, 0.0), lower=1)
-        return change[:-1]
-
-
-class _Sparse:
-    """The same system as the flows themselves, for fabrics of thousands of resources."""
-
-    def __init__(self, rows: IntArray, taken: FloatArray, holder: IntArray, nodes: int) -> None:
-        self._rows, self._taken, self._holder, self._nodes = rows, taken, holder, nodes
-        mine = rows == holder
-        self.own = tally(rows[mine], taken[mine], nodes + 1)[:nodes]
-
-    def times(self, height: FloatArray) -> FloatArray:
-        """What held flows load on each resource (N,)."""
-        rate = np.append(height, 0.0).take(self._holder)
-        return tally(self._rows, self._taken * rate, self._nodes + 1)[:-1]
-
-    def solve(self, miss: FloatArray, close: FloatArray) -> FloatArray:
-        """The change of levels (N,) that makes up for ``miss`` (N,), to within ``close`` (N,).
-
-        By Jacobi sweeps, which end for a triangle, and soon where resources hardly touch each other.
-        """
-        holder = np.broadcast_to(self._holder, self._rows.shape)
-        beside = np.flatnonzero((self._rows != holder) & (holder < self._nodes))
-        row, column = self._rows.ravel()[beside], holder.ravel()[beside]
-        taken, mass = self._taken.ravel()[beside], np.where(self.own > 0, self.own, np.inf)
-        change = miss / mass
-        for _ in range(SWEEPS):
-            carried = np.bincount(row, taken * change.take(column), self._nodes + 1)[:-1]
-            swept = (miss - carried) / mass
-            if (np.abs(swept - change) <= close).all():
-                return swept
-            change = swept
-        return self._triangle(row, column, taken, miss)
-
-    def _triangle(self, row: IntArray, column: IntArray, taken: FloatArray, miss: FloatArray) -> FloatArray:
-        from scipy.sparse import csc_array
-        from scipy.sparse.linalg import spsolve_triangular
-
-        inside, every = row < self._nodes, np.arange(self._nodes)
-        cells = np.append(row[inside], every), np.append(column[inside], every)
-        value = np.append(taken[inside], np.where(self.own > 0, self.own, 1.0))
-        matrix = csc_array((value, cells), shape=(self._nodes, self._nodes))
-        change: FloatArray = spsolve_triangular(matrix, miss, lower=True)
-        return np.where(self.own > 0, change, 0.0)
+    fills = np.minimum.reduceat(position, start)
+    fills = fills[fills < len(full)]
+    to = resource[fills]
+    level[to] = np.maximum((capacity[to] - slower[fills]) / ahead[fills], 0.0)

@@ -38,6 +38,17 @@ def columns(
     return path, taken
 
 
+def distinct(path: IntArray, taken: FloatArray, dummy: int) -> tuple[IntArray, FloatArray]:
+    """The columns (H, F) with each resource once on a row: what is taken of it in several places is added up."""
+    path, taken = path.copy(), taken.copy()
+    for first, row in enumerate(path):
+        for later in range(first + 1, len(path)):
+            again = np.flatnonzero((path[later] == row) & (row != dummy))
+            taken[first, again] += taken[later, again]
+            path[later, again], taken[later, again] = dummy, 0.0
+    return path, taken
+
+
 def tally(index: IntArray, amount: FloatArray, length: int) -> FloatArray:
     """The sum of ``amount`` for each ``index`` below ``length``; both arrays of one shape."""
     return np.bincount(index.ravel(), amount.ravel(), length).astype(np.float64, copy=False)
