@@ -20,6 +20,7 @@ from moesim.moe import MoEModel
 from moesim.plan import After, FloatArray, IntArray, Local, Phase, Transfer, When
 from moesim.protocols import PROTOCOLS, Case, Params, Protocol, head, last, sequence
 from moesim.protocols.relay import domains, expand, hops, presum, send, split
+from moesim.traffic import off_own
 
 INDEX, WEIGHT, SOURCE = 8, 4, 8
 """Bytes that go with each dispatched row: an expert number and a gate weight for each of K, and whence it came."""
@@ -138,7 +139,7 @@ class DeepEPHighThroughput(Protocol):
             return [*start, *self._push(case, "dispatch", "reorder", case.traffic.rows, row, after)]
         over, relayed = hops(case)
         nic = self._send(case, "dispatch.nic", over, row, after)
-        engine = self._engine_s(case, relayed.sum(axis=1), row, case.calibration["dispatch_relay_rate"])
+        engine = self._senders_s(case, relayed, row, case.calibration["dispatch_relay_rate"])
         chunks = self._chunks(case, relayed)
         stream = (*after, After(nic.name, When.STREAM))
         whole = self._send(case, "dispatch.send", relayed, row, stream, engine)
@@ -156,7 +157,7 @@ class DeepEPHighThroughput(Protocol):
         if domains(case) == 1:
             return [*start, *self._push(case, "combine", "reduce", case.traffic.rows.T, row, after)]
         over, relayed = (hop.T for hop in hops(case))
-        engine = self._engine_s(case, relayed.sum(axis=1), row, rate)
+        engine = self._senders_s(case, relayed, row, rate)
         gather = self._send(case, "combine.send", relayed, row, after, engine)
         chunks = self._chunks(case, relayed.T)
         seconds = self._engine_s(case, relayed.sum(axis=0), row, case.calibration["combine_relay_rate"])
@@ -174,14 +175,16 @@ class DeepEPHighThroughput(Protocol):
     ) -> list[Phase]:
         """Within one domain: senders fill the queues of the destinations, whose receivers empty them."""
         rate = case.calibration[f"{operation}_core_rate"]
-        away = rows.sum(axis=1) - rows.diagonal()
-        engine = np.maximum(
-            self._engine_s(case, rows.sum(axis=1), row, rate), away * row / case.calibration["port_rate"]
-        )
+        engine = self._senders_s(case, rows, row, rate)
         one = self._send(case, f"{operation}.send", rows, row, after, engine)
         seconds = self._engine_s(case, rows.sum(axis=0), row, rate)
         chunks = self._chunks(case, rows)
         return [one, *_drain(case, f"{operation}.receive", label, seconds, chunks, after, one)]
+
+    def _senders_s(self, case: Case, rows: IntArray, row: float, rate: float) -> FloatArray:
+        """(R,) [s] to send ``rows`` (R, R): of the channels, own-rank rows included, or of the port without them."""
+        port: FloatArray = off_own(rows).sum(axis=1) * (row / case.calibration["port_rate"])
+        return np.maximum(self._engine_s(case, rows.sum(axis=1), row, rate), port)
 
     def _engine_s(self, case: Case, rows: IntArray, row: float, rate: float) -> FloatArray:
         """(R,) [s] that the busiest channel works on ``rows`` (R,) of each rank, ``row`` [B] each.
