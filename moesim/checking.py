@@ -5,6 +5,7 @@ Text is never taken for a number nor ``true`` for 1: validation is strict, as be
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -134,11 +135,21 @@ def _at(
             legal.append(nearest(str(item["input"]), options) if len(options) > 1 else options[0])
         else:
             message = item["msg"].removeprefix("Value error, ")
-            at = (*loc, "kind") if kind == "unknown_kind" else loc
+            written = item["input"] if isinstance(item["input"], dict) else {}
+            if kind == "no_kind" and "kind" not in written:
+                yield from _misspelt_kind(document, loc, written)
+            at = (*loc, "kind") if kind in ("unknown_kind", "no_kind") and "kind" in written else loc
             yield document.problem(at, f"{name}: {message}", context.get("legal"))
     if legal:
         message = f"{name} cannot be {_shown(items[0]['input'])}"
         yield document.problem(loc, message, " or ".join(dict.fromkeys(legal)))
+
+
+def _misspelt_kind(document: Document, loc: Loc, written: dict[str, Any]) -> Iterator[Problem]:
+    """The key that was meant to be ``kind``, if there is one."""
+    close = difflib.get_close_matches("kind", written, n=1)
+    for key in close:
+        yield document.problem((*loc, key), f"unknown key {key!r}", "did you mean 'kind'?", at="key")
 
 
 def _shown(value: Any) -> str:

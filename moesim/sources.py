@@ -114,7 +114,7 @@ def cite(document: Document, loc: Loc, dimension: str) -> tuple[float, Cited]:
     own = isinstance(part, dict)
     at: Loc = (*loc, "value") if own else loc
     if own:
-        _closed(document, loc, part)
+        closed(document, loc, part)
     written = part["value"] if own else part
     try:
         value = units.parse(written, dimension)
@@ -134,16 +134,18 @@ def citation_at(document: Document, loc: Loc, value: str, where: Loc | None = No
     problems: list[Problem] = []
     number = where or loc
     if source is None:
+        at = source_loc if source_loc[-1:] == ("source",) else number
         problems.append(
-            document.problem(number, "this number names no source", legal="`source: key`, `grade: ...`")
+            document.problem(at, "this number names no source", legal="`source: key`, `grade: ...`")
         )
     elif not isinstance(source, str) or source not in _known(document):
         known = _known(document)
         legal = nearest(str(source), sorted(known)) + "; or an entry of its own under `sources:` in this file"
         problems.append(document.problem(source_loc, f"unknown source {source!r}", legal))
     if grade is None:
+        at = grade_loc if grade_loc[-1:] == ("grade",) else number
         problems.append(
-            document.problem(number, "this number has no grade", legal=f"`grade:` {' '.join(GRADES)}")
+            document.problem(at, "this number has no grade", legal=f"`grade:` {' '.join(GRADES)}")
         )
     elif grade not in GRADES:
         problems.append(document.problem(grade_loc, f"unknown grade {grade!r}", nearest(str(grade), GRADES)))
@@ -164,7 +166,8 @@ def _inherited(document: Document, loc: Loc, key: str) -> tuple[Loc, Any]:
     return loc, None
 
 
-def _closed(document: Document, loc: Loc, part: dict[str, Any]) -> None:
+def closed(document: Document, loc: Loc, part: dict[str, Any]) -> None:
+    """Refuse keys beside ``value``, ``source``, ``grade`` and ``note`` in the mapping of a number, and no ``value``."""
     legal = ["value", "source", "grade", "note"]
     problems = [
         document.problem((*loc, key), f"unknown key {key!r}", nearest(key, legal), at="key")

@@ -99,7 +99,7 @@ def parse(text: str | float, dimension: str) -> float:
     """
     units = UNITS[dimension]
     if isinstance(text, bool) or not isinstance(text, (str, int, float)):
-        raise _refuse(f"{text!r} is not a quantity", dimension)
+        raise _refuse(f"{'nothing' if text is None else repr(text)} is not a quantity", dimension)
     shown = text if isinstance(text, str) else repr(text)
     if len(shown) > _LONGEST:
         raise _refuse(f"{shown[:20]!r}... is too long for a quantity", dimension)

@@ -330,7 +330,10 @@ class _Builder:
                 self.problems.append(replace(problem, excerpt=both))
             else:
                 self.keys[at] = mark
-            data[key] = self._part(next(events), events, at)
+            value = next(events)
+            data[key] = self._part(value, events, at)
+            if type(value).__name__ == "ScalarEvent" and value.value == "" and value.implicit[0]:
+                self.values[at] = mark  # nothing stands there: its key is what can be shown
         return data
 
     def _scalar(self, event: Any) -> str | int | float | bool | None:

@@ -22,8 +22,8 @@ FABRICS: Registry[Callable[[Reader], Wiring]] = Registry("fabric", "moesim.fabri
 
 
 _Place = tuple[Document, Loc]
-_Settings = dict[str, tuple[Any, Mark | None]]
-"""Parameter -> its value and the place of its name, if it stands in a file."""
+_Settings = dict[str, tuple[Any, Mark | None, Mark | None]]
+"""Parameter -> its value and the places of its name and of that, if it stands in a file."""
 
 
 def load(
@@ -42,7 +42,7 @@ def load(
     >>> load("gb200-nvl72").name, len(load({"name": "h100-ib", "hosts": 2}).devices)
     ('gb200-nvl72', 16)
     """
-    settings: _Settings = {name: (value, None) for name, value in (overrides or {}).items()}
+    settings: _Settings = {name: (value, None, None) for name, value in (overrides or {}).items()}
     return _load(spec, settings, base, within)
 
 
@@ -60,11 +60,18 @@ def _load(
         problem = Problem("a topology mapping needs `fabric` or `name`", legal="{name: h100-ib, hosts: 8}")
         raise InputError(problem if within is None else within[0].place(problem, within[1]))
     given = {
-        key: (value, None if within is None else within[0].mark((*within[1], key), "key"))
+        key: (
+            value,
+            *((within[0].mark((*within[1], key), at) if within else None) for at in ("key", "value")),
+        )
         for key, value in spec.items()
         if key != "name"
     }
-    return _load(str(spec["name"]), given | settings, base, within)
+    name = spec["name"]
+    if not isinstance(name, (str, Path)):
+        problem = Problem(f"topology.name cannot be {name!r}", legal="a shipped name or a path")
+        raise InputError(problem if within is None else within[0].place(problem, (*within[1], "name")))
+    return _load(str(name), given | settings, base, within)
 
 
 def _inline(spec: Mapping[str, Any], within: _Place | None) -> Document:
@@ -92,11 +99,11 @@ def _adjusted(document: Document, settings: _Settings) -> tuple[Document, dict[s
         except (KeyError, TypeError, IndexError):
             message = f"the parameter {name!r} sets {place!r}, which is not in the file"
             problems.append(document.problem(("parameters", name), message, "a key such as fabric.hosts"))
-    for name, (value, mark) in settings.items():
+    for name, (value, key, mark) in settings.items():
         if name not in places:
             message = f"unknown parameter {name!r} of {document.path}"
             legal = nearest(name, sorted(places)) if places else "this pod has no parameters"
-            problems.append(mark.problem(message, legal) if mark else Problem(message, legal=legal))
+            problems.append(key.problem(message, legal) if key else Problem(message, legal=legal))
             continue
         document = document.graft(places[name], _given(name, value, mark, document.get(places[name])))
     if problems:

@@ -9,7 +9,7 @@ from typing import Any
 
 from moesim.errors import InputError, Problem
 from moesim.registry import nearest
-from moesim.sources import Cited, citation_at, cite
+from moesim.sources import Cited, citation_at, cite, closed
 from moesim.yamlio import Document, Loc
 
 LARGEST_COUNT = 100_000
@@ -17,6 +17,10 @@ LARGEST_COUNT = 100_000
 
 LARGEST_TOTAL = 2_000_000
 """More vertices or links than this would not be routed in a day."""
+
+
+def _shown(value: Any) -> str:
+    return "empty" if value is None else repr(value)
 
 
 @dataclass(eq=False)
@@ -78,9 +82,17 @@ class Reader:
             return least if default is None else default
         part = self.get(key)
         own = isinstance(part, dict)
+        if own:
+            try:
+                closed(self.document, (*self.loc, key), part)
+            except InputError as error:
+                self.problems.extend(error.problems)
+                return least
         value = part.get("value") if own else part
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST_COUNT:
-            self.problem(key, f"{key} is {value!r}", f"a whole number from {least} to {LARGEST_COUNT}")
+            loc: Loc = (*self.loc, key, "value") if own else (*self.loc, key)
+            legal = f"a whole number from {least} to {LARGEST_COUNT}"
+            self.problems.append(self.document.problem(loc, f"{key} is {_shown(value)}", legal))
             return least
         where = (*self.loc, key)
         try:
@@ -120,7 +132,9 @@ class Reader:
         value = self.get(key)
         if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z][\w .-]{0,40}", value):
             self.problem(
-                key, f"{key} is {value!r}", "a short name: a letter, then letters, digits, spaces, . _ -"
+                key,
+                f"{key} is {_shown(value)}",
+                "a short name: a letter, then letters, digits, spaces, . _ -",
             )
             return default
         return value

@@ -263,7 +263,7 @@ def test_an_inline_pod_keeps_the_places_of_its_scenario() -> None:
     assert ("scenario.yaml", 6) in places
 
 
-@pytest.mark.parametrize(("line", "column"), [("hots: 2", 3), ("hosts: none", 3)])
+@pytest.mark.parametrize(("line", "column"), [("hots: 2", 3), ("hosts: none", 10)])
 def test_a_parameter_in_a_scenario_is_shown_there(line: str, column: int) -> None:
     document = yamlio.loads(f"topology:\n  name: h100-ib\n  {line}\n", "scenario.yaml")
     with pytest.raises(InputError) as caught:
