@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from small_cases import EVERYTHING, layer
+from small_cases import EVERYTHING, layer, stages
 
 from moesim import bounds, execution
 from moesim.plan import After, Plan, When
+from moesim.timing import breakdown
 
 HIDDEN, TOKENS, TOP_K = 1024, 12, 4
 ROW = HIDDEN + 4 * HIDDEN / 128 + TOP_K * 12 + 8
@@ -76,6 +77,25 @@ def test_what_came_last_is_forwarded_when_it_is_there(protocol):
         nic = np.maximum(spans["dispatch.nic"].arrived, spans["dispatch.nic"].start)
         assert (spans["dispatch.send"].start < nic).all()
         assert (spans["dispatch.send last chunk"].start >= nic).all()
+
+
+@pytest.mark.parametrize("protocol", RELAYED)
+@pytest.mark.parametrize("balancer", ["none", "moonep"])
+@pytest.mark.parametrize("chunk", [0.05, 1e9])
+def test_no_phase_of_two_hops_ends_before_its_bound_and_the_parts_add_up(protocol, balancer, chunk):
+    one = layer(protocol, balancer, **TWO_HOSTS, tokens=40, constants={"chunk": chunk})
+    fluid, bound = one.fluid(), one.bound()
+    for name, least in bound.spans.items():
+        assert (fluid.spans[name].start >= least.start - 1e-15).all(), name
+        assert (fluid.spans[name].end >= least.end * (1 - 1e-9)).all(), name
+    assert fluid.load == pytest.approx(bound.load)
+    for timing in (fluid, bound):
+        assert sum(breakdown(timing).values()) == pytest.approx(timing.end("combine").max(), rel=1e-9)
+    ran = stages(fluid)
+    ranked, largest = bounds.stages(bound, one.resources)
+    for stage, times in ran.items():
+        assert times.max() >= largest[stage] * (1 - 1e-9), stage
+        assert (times >= ranked[stage] * (1 - 1e-9)).all(), stage
 
 
 def test_a_channel_takes_its_tokens_and_all_rows_pass_what_sms_share():
