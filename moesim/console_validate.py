@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from moesim.calibration import FALLBACK
 from moesim.console import joined
 from moesim.layout import digits, table, wrapped
 
@@ -20,6 +21,7 @@ def validate_report(document: Document, width: int) -> list[str]:
             (f"{document['measurements']}: |predicted - measured| / measured", _overall(document)),
             ("rows not used for fitting, by group", _groups(_of(groups, "validate"), width)),
             ("rows that may have been fitted, by group", _groups(_of(groups, "calibrate"), width)),
+            ("no constants of their own", _stand_ins(groups, width)),
             ("worst rows that were not used for fitting", _worst(_of(groups, "validate"), width)),
             ("grouped GEMM, roofline; no communication", _compute(document["compute"], width)),
             ("not modelled", _unmodelled(document["unmodelled"], width)),
@@ -105,6 +107,17 @@ def _groups(groups: Sequence[Document], width: int) -> list[str]:
     rows = [["protocol", "pod", "op", "rows", "median", "p90", "bias"]]
     rows += [[group["protocol"], group["pod"], group["op"], *_statistics(group)] for group in groups]
     return table(rows, width, "lllrrrr")
+
+
+def _stand_ins(groups: Sequence[Document], width: int) -> list[str]:
+    """Groups that were predicted with the default constants of their protocol."""
+    found = dict.fromkeys(
+        f"{group['protocol']} on {group['pod']}: {name} stands in"
+        for group in groups
+        for name in group["calibrations"]
+        if name.startswith(f"{FALLBACK}/")
+    )
+    return [line for text in found for line in wrapped(text, width)]
 
 
 def _worst(groups: Sequence[Document], width: int) -> list[str]:

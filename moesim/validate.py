@@ -22,10 +22,11 @@ Key = tuple[str, str, str, str]
 
 @dataclass(frozen=True)
 class Compared:
-    """A measurement and what was predicted for it [s]."""
+    """A measurement and what was predicted for it [s], with the constants called ``calibration`` (``pod/kind``)."""
 
     row: Measurement
     predicted: float
+    calibration: str = ""
 
     @property
     def error(self) -> float:
@@ -84,10 +85,18 @@ def validate(measured: Measurements, progress: Progress | None = None) -> Valida
         if progress is not None and number % 100 == 0:
             progress(number, len(measured.rows), f"{row.pod} {row.protocol}")
         try:
-            compared.append(Compared(row, predictor.seconds(row)))
+            compared.append(_compared(predictor, row))
         except InputError as error:
             unmodelled.append((row, "; ".join(_told(error))))
     return Validation(measured.path, tuple(compared), tuple(unmodelled))
+
+
+def _compared(predictor: Predictor, row: Measurement) -> Compared:
+    if row.op == COMPUTE:
+        return Compared(row, predictor.seconds(row))
+    asked = predictor.asked(row)
+    costs = asked.case.calibration
+    return Compared(row, asked.seconds(), f"{costs.pod}/{costs.kind}")
 
 
 def statistics(rows: Sequence[Compared]) -> dict[str, float | int | None]:
@@ -114,6 +123,7 @@ def _groups(rows: Iterable[Compared]) -> list[dict[str, Any]]:
             "protocol": key[1],
             "op": key[2],
             "split": key[3],
+            "calibrations": sorted({one.calibration for one in members[key] if one.calibration}),
             **statistics(members[key]),
             "worst": [_row(one) for one in sorted(members[key], key=lambda one: -abs(one.error))[:WORST]],
         }

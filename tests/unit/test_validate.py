@@ -105,6 +105,18 @@ def test_the_report_says_all_of_it(document: dict[str, Any]) -> None:
     assert [line.split()[3] for line in lines] == ["2", "1"]
 
 
+def test_a_pod_without_constants_of_its_own_is_named() -> None:
+    own, other = ROW, replace(ROW, id="b", pod="cloudmatrix384")
+    found = validate.validate(Measurements("m.csv", (own, other))).to_json()
+    assert [group["calibrations"] for group in found["groups"]] == [
+        ["default/deepep-ll"],
+        ["h200-hgx/deepep-ll"],
+    ]
+    lines = validate_report(found, 100)
+    assert "  deepep-ll on cloudmatrix384: default/deepep-ll stands in" in lines
+    assert not any("deepep-ll on h200-hgx" in line for line in lines)
+
+
 def test_only_rows_that_can_be_modelled_are_predicted() -> None:
     seconds = Predictor().seconds(ROW)
     rows = (ROW, replace(ROW, id="b", pod="mars"), replace(ROW, id="c", latency=seconds))
