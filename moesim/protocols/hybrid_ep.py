@@ -16,4 +16,6 @@ class HybridEP(Relayed):
 
     kind = "hybrid-ep"
     summary = "Hybrid-EP: bulk copies by few SMs, one row a (token, rank); one a (token, domain) on the NIC"
-    bandwidth_name = "rows by rank (NVL), across domains by domain (IB), own one included, over kernel time (Hybrid-EP)"
+    bandwidth_name = (
+        "rows by rank (NVL), across domains by domain (IB), own one included, over kernel time (Hybrid-EP)"
+    )
