@@ -102,7 +102,7 @@ def _batches(built: Built, pod: _Pod) -> Iterator[tuple[int, int, _Batch]]:
             assignment = static_assignment(at_home, ids)
             home = _count(assignment, built)
             placed = {_balancing(none): (assignment, home)}
-            context = Context(step, layer, past[index, :step], *built.groups)
+            context = Context(step, layer, model.moe_layers, past[index, :step], *built.groups)
             yield step, layer, _Batch(ids, context, home, (built.scenario.seed, layer), placed)
             past[index, step] = home.expert_counts
 

@@ -36,21 +36,22 @@ IntArray = NDArray[np.int64]
 class Context:
     """Where and when a batch is balanced.
 
-    ``step``: S, from 0; ``layer``: MoE layer. ``past`` (S, E): entries of each logical expert of this layer in
+    ``step``: S, from 0; ``layer``: MoE layer, of the model's ``layers``. ``past`` (S, E): entries of each logical expert of this layer in
     every earlier step. ``host``, ``domain`` (R,): numbers from 0 of the host and scale-up domain of each rank.
     """
 
     step: int
     layer: int
+    layers: int
     past: IntArray
     host: IntArray
     domain: IntArray
 
     @staticmethod
     def first(ranks: int, experts: int) -> Context:
-        """The first step of layer 0 on one host: nothing is known."""
+        """The first step of the only layer on one host: nothing is known."""
         one = np.zeros(ranks, dtype=np.int64)
-        return Context(0, 0, np.empty((0, experts), dtype=np.int64), one, one)
+        return Context(0, 0, 1, np.empty((0, experts), dtype=np.int64), one, one)
 
 
 class BalancerParams(BaseModel):

@@ -60,6 +60,7 @@ def test_a_balancer_is_told_where_and_when_it_is_and_what_came_before(run, monke
     assert [(one.step, one.layer) for one, _ in seen] == [(s, n) for s in range(3) for n in (0, 2)]
     for context, _ in seen:
         before = [counts.tolist() for one, counts in seen if one.layer == context.layer]
+        assert context.layers == 3
         assert context.past.tolist() == before[: context.step]
         assert context.host.tolist() == [rank // 16 for rank in range(32)]
         assert not context.domain.any()
