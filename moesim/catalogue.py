@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from moesim import resources
-from moesim.layout import grouped, wrapped
+from moesim import parameters, resources
+from moesim.layout import grouped, table, wrapped
 from moesim.sources import Cited, Grade
 
 Entry = dict[str, Any]
@@ -43,13 +43,28 @@ def _rows(rows: Sequence[Entry], width: int) -> list[str]:
     align = "".join("r" if all(isinstance(row[head], int) for row in rows) else "l" for head in heads)
     top, *groups = grouped([heads, *([str(row[head]) for head in heads] for row in rows)], width, align)
     lines = [*top]
+    if any(row.get("parameters") for row in rows):
+        lines.append("      parameter, its default (-: none), what is legal")
     for row, group in zip(rows, groups, strict=True):
         lines += group
         for head in row:
-            if head not in heads and row[head]:
-                text = f"{head} {row[head]}" if head == "parameters" else str(row[head])
-                lines += wrapped(text, width, "      ", "        ")
+            if head == "parameters":
+                lines += _parameters(row[head], width)
+            elif head not in heads and row[head]:
+                lines += wrapped(str(row[head]), width, "      ", "        ")
     return lines
+
+
+def _parameters(rows: Sequence[Mapping[str, Any]], width: int) -> list[str]:
+    """A line each: name, default, what is legal."""
+    cells = [[row["name"], _default(row), row["legal"]] for row in rows]
+    return [f"    {line}" for line in table(cells, width - 4, "lll")] if cells else []
+
+
+def _default(row: Mapping[str, Any]) -> str:
+    if row["required"]:
+        return "required"
+    return "-" if row["default"] is None else parameters.written(row["default"])
 
 
 def comment(path: Path) -> str:
@@ -138,7 +153,7 @@ def _routing() -> list[Entry]:
 def _described(name: str, thing: Any, about: str = "") -> Entry:
     """A registered class: its parameters and, unless ``about`` is given, the first line of its docstring."""
     text = about or (inspect.getdoc(thing) or "").partition("\n\n")[0].replace("\n", " ")
-    return {"name": name, "parameters": ", ".join(thing.Params.model_fields), "about": text}
+    return {"name": name, "parameters": parameters.of(thing.Params), "about": text}
 
 
 KINDS: dict[str, Callable[[], list[Entry]]] = {

@@ -29,7 +29,9 @@ def test_topologies_count_their_numbers_and_say_what_they_are() -> None:
 def test_registered_kinds_list_their_parameters() -> None:
     rows = {row["name"]: row for row in catalogue.entries("protocols")}
     assert sorted(rows) == PROTOCOLS.names()
-    assert "sync" in rows["ubep"]["parameters"].split(", ")
+    sync = next(one for one in rows["ubep"]["parameters"] if one["name"] == "sync")
+    assert (sync["default"], sync["required"]) == ("sp", False)
+    assert {"tff", "dc", "sp"} <= set(sync["legal"].split(", "))
     assert all(row["about"] for row in rows.values())
 
 
@@ -56,6 +58,28 @@ def test_report_names_everything_within_the_width(width: int) -> None:
     text = "\n".join(lines)
     assert all(row["name"] in text for rows in found.values() for row in rows)
     assert [line for line in lines if len(line) > width and "/" not in line] == []
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("kind", ["protocols", "balancers", "routing"])
+def test_every_parameter_has_a_line_with_default_and_legal_values(kind: str, width: int) -> None:
+    rows = catalogue.entries(kind)
+    lines = catalogue.report({kind: rows}, width)
+    assert [line for line in lines if len(line) > width] == []
+    text = "\n".join(lines)
+    for row in rows:
+        own = text[text.index(f"\n  {row['name']} ") :]
+        for one in row["parameters"]:
+            (line, *_) = [found for found in own.splitlines() if found.startswith(f"      {one['name']} ")]
+            shown = (
+                "required"
+                if one["required"]
+                else "-"
+                if one["default"] is None
+                else str(one["default"]).lower()
+            )
+            assert line.lower().split()[1] == shown
+            assert one["legal"].split()[0].rstrip(",") in line
 
 
 def test_an_empty_kind_is_a_title_alone() -> None:
