@@ -110,7 +110,9 @@ class StrategyOutcome:
 
     def __repr__(self) -> str:
         cases, ranks = self.stages["layer"].shape
-        return f"<StrategyOutcome {self.name}: {self.protocol}, {self.balancer}; {cases} cases of {ranks} ranks>"
+        return (
+            f"<StrategyOutcome {self.name}: {self.protocol}, {self.balancer}; {cases} cases of {ranks} ranks>"
+        )
 
     __hash__ = None  # type: ignore[assignment]
 

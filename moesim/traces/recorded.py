@@ -131,7 +131,9 @@ def _reuse(used: Ints, sequences: int) -> str:
     drawn, different = int(used.sum()), int((used > 0).sum())
     most = int(used.max(initial=0))
     again = f", one of them {most} times" if most > 1 else ""
-    return f"{drawn} requests were drawn from {sequences} recorded sequences: {different} different ones{again}"
+    return (
+        f"{drawn} requests were drawn from {sequences} recorded sequences: {different} different ones{again}"
+    )
 
 
 def _stand_ins(found: Recording, batch: Batch, wanted: str) -> list[str]:
