@@ -137,6 +137,10 @@ def _title(item: Document) -> str:
 
 def _strategy(item: Document, width: int) -> Iterator[str]:
     yield from wrapped(f"calibration {item['calibration']}, access {item['access']}", width)
+    fit = item["fit"]
+    if fit is not None:
+        errors = f"median error {percent(fit['median'])}, 90th percentile {percent(fit['p90'])}"
+        yield from wrapped(f"fitted to {fit['rows']}: {', '.join(fit['constants'])}; {errors}", width)
     rows = [f"{digits(item[f'{stage}_row_B'])} B in {stage}" for stage in item["ceilings"]]
     yield from wrapped(f"a row: {', '.join(rows)}; the library's bandwidth: {item['definition']}", width)
     for stage, found in item["ceilings"].items():

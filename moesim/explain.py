@@ -6,7 +6,7 @@ Routing is taken as uniform, so that nothing has to be drawn; the answer is ther
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -192,6 +192,7 @@ def _strategy(built: Built, setting: _Setting, one: Strategy) -> dict[str, Any]:
         "balancer": one.balancer.name,
         "assumed": list(one.assumed),
         "calibration": calibration.path,
+        "fit": None if calibration.fit is None else asdict(calibration.fit),
         "access": calibration.access,
         "dispatch_row_B": protocol.dispatch_row(built.model),
         "combine_row_B": protocol.combine_row(built.model),

@@ -1,4 +1,4 @@
-"""Finds shipped and user files: one resolver for topologies, scenarios, models, traces and calibrations.
+"""Finds shipped and user files: one resolver for topologies, scenarios, models, traces, calibrations, measurements.
 
 A name is looked up in what moesim ships: the folders ``topologies/`` and ``scenarios/`` beside the package in
 a checkout, or their copies inside an installed wheel. Anything with a path separator or a file suffix is a

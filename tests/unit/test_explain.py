@@ -141,6 +141,18 @@ def test_report_fits_the_screen(width: int) -> None:
         assert len(line) <= width or "/" in line, line
 
 
+def test_what_constants_were_fitted_to_is_said() -> None:
+    document = explained(strategies=[{"name": "ht", "protocol": "deepep-ht"}])
+    fit = document["strategies"][0]["fit"]
+    assert fit["rows"].startswith("264 rows: ")
+    assert 0 < fit["median"] < fit["p90"] < 0.2
+    text = " ".join(" ".join(explain_report(document, 100)).split())
+    names = ", ".join(fit["constants"])
+    assert f"fitted to {fit['rows']}: {names}; median error" in text
+    none = explained(strategies=[{"name": "push", "protocol": "rank-dedup-push"}])
+    assert none["strategies"][0]["fit"] is None
+
+
 def test_a_default_calibration_is_said() -> None:
     notes = explained(topology={"fabric": _crossbar(16)})["strategies"][0]["notes"]
     assert any("is not calibrated on" in text for text in notes)
