@@ -50,9 +50,10 @@ class Assignment:
     ``slot`` (T*R, K): slot of each entry; rows are tokens, rank-major (rank r holds rows r*T to (r+1)*T).
     ``moves`` (M, 2): [slot, rank that sends it its weights] for the weights that must travel for this batch;
     empty when every expert is already where it is used. ``relayed`` (M,): the sender itself only receives the
-    weights in this batch and sends them on chunk by chunk; None: every sender has them. ``gemm_rows`` (P,): rows
-    of the grouped GEMM of each slot, padding included. ``static_rows``: rows of the static receive buffer of a rank where the balancer
-    fixes it, else None. ``details``: what else the balancer decided, by its own names.
+    weights in this batch and sends them on chunk by chunk; None: every sender has them. ``stall``: nothing else
+    runs while they move. ``gemm_rows`` (P,): rows of the grouped GEMM of each slot, padding included.
+    ``static_rows``: rows of the static receive buffer of a rank where the balancer fixes it, else None.
+    ``details``: what else the balancer decided, by its own names.
     """
 
     placement: Placement
@@ -62,6 +63,7 @@ class Assignment:
     static_rows: int | None = None
     details: dict[str, object] = field(default_factory=dict)
     relayed: NDArray[np.bool_] | None = None
+    stall: bool = False
 
 
 def experts_per_rank(experts: int, ranks: int) -> int:

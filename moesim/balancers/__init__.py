@@ -36,8 +36,9 @@ IntArray = NDArray[np.int64]
 class Context:
     """Where and when a batch is balanced.
 
-    ``step``: S, from 0; ``layer``: MoE layer, of the model's ``layers``. ``past`` (S, E): entries of each logical expert of this layer in
-    every earlier step. ``host``, ``domain`` (R,): numbers from 0 of the host and scale-up domain of each rank.
+    ``step``: S, from 0; ``layer``: MoE layer, of the model's ``layers``. ``past`` (S, E): entries of each logical
+    expert of this layer in every earlier step. ``host``, ``domain`` (R,): numbers from 0 of the host and scale-up
+    domain of each rank.
     """
 
     step: int
@@ -67,7 +68,8 @@ class Balancer(ABC):
     real system, None where it has none. ``constants``: name -> dimension of what planning and moving weights cost
     on a pod; empty for a placement that is made beforehand. ``draws``: whether the seed matters to it.
     ``weights``: when moved weights travel: ``before`` dispatch, ``after`` it and before the GEMMs, or in the
-    ``background`` of the step.
+    ``background`` of the step. ``counts``: who needs the counts of all ranks before it can plan: ``all`` ranks, or the
+    ``first``, which sends the plan to all.
     """
 
     name: ClassVar[str]
@@ -77,6 +79,7 @@ class Balancer(ABC):
     max_top_k: ClassVar[int | None] = None
     draws: ClassVar[bool] = True
     weights: ClassVar[Literal["none", "before", "after", "background"]] = "none"
+    counts: ClassVar[Literal["none", "all", "first"]] = "none"
 
     class Params(BalancerParams):
         """No parameters."""

@@ -62,6 +62,7 @@ class MoonEP(Balancer):
     max_top_k = 32
     draws = False
     weights = "after"
+    counts = "first"
 
     class Params(BalancerParams):
         """``token_padding``: rows to which each nonempty group of the grouped GEMM is padded."""
