@@ -140,6 +140,9 @@ def loads(content: str, path: str = "<string>") -> Measurements:
 
 def _heading(cells: list[_Cell], text: Text) -> dict[str, int]:
     """Name -> number of each column; the names must hold all of :data:`COLUMNS`, each once."""
+    other = next((mark for mark in ";\t|" if len(cells) == 1 and mark in cells[0].text), None)
+    if other is not None:
+        raise InputError(_at(text, cells[0], f"the columns are separated by {other!r}", "commas"))
     place: dict[str, int] = {}
     problems: list[Problem] = []
     for number, cell in enumerate(cells):

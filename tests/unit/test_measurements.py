@@ -190,6 +190,8 @@ def test_a_column_in_another_unit_is_pointed_at() -> None:
         ("\n\n", None, "empty"),
         (HEAD, 1, "no measurements"),
         (f"{HEAD}\n\n", 1, "no measurements"),
+        (f"{HEAD}\n{GOOD}".replace(",", ";"), 1, "separated by ';'"),
+        (f"{HEAD}\n{GOOD}".replace(",", "\t"), 1, "separated by"),
         (f"{HEAD},id\n{GOOD},b", 1, "duplicate column 'id'"),
         (f"{HEAD}\n{GOOD},more", 2, "18 cells in a table of 17"),
         (f"{HEAD}\n{GOOD.rpartition(',')[0]}", 2, "16 cells in a table of 17"),
