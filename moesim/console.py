@@ -238,6 +238,8 @@ def _traffic(strategies: Sequence[Document], width: int) -> list[str]:
         for tier in TIERS
         if any(item["traffic_B"][tier] for item in strategies)
     ]
+    if any(item.get("weights_B") for item in strategies):
+        rows.append(("expert weights pushed", [_mib(item.get("weights_B")) for item in strategies]))
     return columns([item["name"] for item in strategies], rows, width) if rows else []
 
 

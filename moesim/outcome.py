@@ -59,9 +59,10 @@ class StrategyOutcome:
     ``cases`` (C, 2): step and layer number. ``stages``: stage -> (C, R) [s]. ``bound``: stage -> (C,) [s],
     the closed form of the slowest rank. ``breakdown``: label -> (C,) [s] along the slowest rank; the labels
     of a case sum to its layer time. ``bottleneck``: resource and its utilisation, 0 to 1. ``traffic_B``:
-    payload of dispatch and combine over all ranks, mean per case, by tier. ``buffers_B``, ``memory_B``: per
-    rank. ``error_estimate`` [s]: of the finish of a flow. ``phases``, ``links``: rows of the tidy tables of the same
-    name. ``cited``: every constant that entered, with source and grade.
+    payload of dispatch and combine over all ranks, mean per case, by tier; ``weights_B``: of the expert weights
+    that the balancer pushed. ``buffers_B``, ``memory_B``: per rank. ``error_estimate`` [s]: of the finish of a
+    flow. ``phases``, ``links``: rows of the tidy tables of the same name. ``cited``: every constant that entered,
+    with source and grade.
 
     Raises :class:`InvariantError` when shapes disagree or a breakdown does not sum to its layer time.
     """
@@ -84,6 +85,7 @@ class StrategyOutcome:
     links: tuple[Mapping[str, Any], ...] = ()
     solves: int = 0
     error_estimate: float = 0.0
+    weights_B: float = 0.0
     cited: tuple[Cited, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -141,6 +143,7 @@ class StrategyOutcome:
             "imbalance": {key: self.imbalance.get(key) for key in IMBALANCES}
             | {"after": {key: after.get(key) for key in IMBALANCES}},
             "traffic_B": {tier: self.traffic_B.get(tier, 0.0) for tier in TIERS},
+            "weights_B": self.weights_B,
             "buffers_B": dict(self.buffers_B),
             "memory_B": dict(self.memory_B),
             "bandwidth_Bps": dict(self.bandwidth_Bps),

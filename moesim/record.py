@@ -32,6 +32,7 @@ class Record:
     sizes: list[dict[str, float]] = field(default_factory=list)
     before: list[dict[str, float]] = field(default_factory=list)
     after: list[dict[str, float]] = field(default_factory=list)
+    weights: list[float] = field(default_factory=list)
     moved: list[dict[str, FloatArray]] = field(default_factory=list)
     phases: list[dict[str, object]] = field(default_factory=list)
     buffers: dict[str, float] = field(default_factory=dict)
@@ -68,6 +69,7 @@ class Record:
         gemm = ran.spans[plan.ends["expert"]]
         self.gemm.append(gemm.end - gemm.start)
         self.sizes.append(_traffic(self.strategy, case))
+        self.weights.append(_weights(plan))
         self.before.append(_imbalance(home))
         self.after.append(_imbalance(case.traffic))
         self.moved.append(
@@ -100,6 +102,7 @@ class Record:
             bottleneck=_bottleneck(links, np.array(self.gemm), stages["layer"]),
             imbalance={**before, "after": after},
             traffic_B=_mean(self.sizes),
+            weights_B=float(np.mean(self.weights)),
             buffers_B=self.buffers,
             memory_B=self.memory,
             bandwidth_Bps={**self._bandwidth("dispatch"), "combine": self._bandwidth("combine")},
@@ -148,6 +151,12 @@ def _imbalance(counted: Traffic) -> dict[str, float]:
         "rows_max_over_mean": traffic.rows_imbalance(counted),
         "maxvio": traffic.maxvio(counted.expert_counts),
     }
+
+
+def _weights(plan: Plan) -> float:
+    """Bytes of expert weights that a balancer pushes in one layer, over all ranks."""
+    pushes = (phase for phase in plan.phases if isinstance(phase, Transfer) and phase.label == "weights")
+    return float(sum(phase.flows.wire.sum() for phase in pushes))
 
 
 def _traffic(one: Strategy, case: Case) -> dict[str, float]:

@@ -287,6 +287,7 @@ def _outcome(item: Mapping[str, Any], parts: Mapping[str, list[dict[str, Any]]])
         links=tuple(mine["links"]),
         solves=item["solves"],
         error_estimate=item.get("error_estimate_s", 0.0),
+        weights_B=item.get("weights_B", 0.0),
         cited=_cited(item["cited"]),
         warnings=tuple(item["warnings"]),
     )

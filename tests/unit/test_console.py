@@ -109,6 +109,15 @@ def test_traffic_leaves_out_tiers_that_nobody_uses(make_result: Make) -> None:
     assert rows[1:] == [["self", "0.143", "0.143"], ["host", "3.34", "3.34"], ["scale-out", "6.91", "6.91"]]
 
 
+def test_weights_pushed_have_a_row_where_a_balancer_moves_some(
+    make_result: Make, make_outcome: MakeOutcome
+) -> None:
+    pushed = make_result(strategies=(make_outcome("baseline"), make_outcome("b", weights_B=3 * 2.0**20)))
+    rows = [words(row) for row in section(run_report(pushed.to_json(), 100), "payload of one layer")]
+    assert rows[-1][-2:] == ["0", "3.00"]
+    assert " ".join(rows[-1][:-2]) == "expert weights pushed"
+
+
 def test_memory_has_buffers_by_kind_their_sum_and_the_device(make_result: Make) -> None:
     rows = [words(row) for row in section(run_report(make_result().to_json(), 100), "buffers and memory")]
     assert [row[:2] for row in rows[1:]] == [

@@ -155,6 +155,15 @@ def test_imbalance_before_and_after():
     assert out.imbalance["after"]["rank_max_over_mean"] == pytest.approx(1.0)
 
 
+def test_weights_that_a_balancer_pushes_are_counted(one):
+    assert recorded(one).weights_B == 0.0
+    skewed = layer("deepep-ll", "moonep", skew=2.0)
+    moves = len(skewed.case.assignment.moves)
+    assert moves > 0
+    # layer() has its expert weights in bf16
+    assert recorded(skewed).weights_B == pytest.approx(moves * skewed.case.model.expert_bytes("bf16"))
+
+
 def test_no_tokens():
     out = recorded(layer("cann-ep", tokens=0))
     assert sum(out.traffic_B.values()) == 0

@@ -56,6 +56,7 @@ def test_keys_of_the_document_are_stable(make_result: Make) -> None:
         },
         "imbalance": {**IMBALANCE, "after": IMBALANCE},
         "traffic_B": dict.fromkeys(("self", "device", "host", "domain", "scale_out"), "float"),
+        "weights_B": "float",
         "buffers_B": {"dispatch": "float", "combine": "float"},
         "memory_B": {"expert_weights": "float", "buffers": "float", "device": "float"},
         "bandwidth_Bps": {**BANDWIDTH, "combine": BANDWIDTH},
