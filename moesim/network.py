@@ -53,7 +53,7 @@ class Network:
     """Resources of ``capacity`` (N,) [units/s] that flows share max-min fairly.
 
     ``tolerance`` relative to the makespan of a batch; 0 is exact. ``finish`` (F,) [s] of the flows of all batches, nan
-    of those that are under way.
+    of those that are under way; ``fluid``: the engine, which knows the load, the solves and the estimated error.
     """
 
     def __init__(self, env: simpy.Environment, capacity: FloatArray, tolerance: float) -> None:
@@ -74,16 +74,6 @@ class Network:
         self._wakes: list[float] = []
         self._version = 0
         self._planning = False
-
-    @property
-    def solves(self) -> int:
-        """Allocations so far."""
-        return self.fluid.solves
-
-    @property
-    def load(self) -> FloatArray:
-        """Units (N,) of each resource that the flows of all batches take."""
-        return self.fluid.load
 
     def join(
         self,
@@ -122,6 +112,7 @@ class Network:
             raise ValueError(f"a flow is released at {release.min()} s, before now, {self.env.now} s")
         self._advance()
         self._open += len(flows)
+        # To the engine they were flows of a release that never comes.
         self.fluid.release[flows] = release
         self.fluid.end = self.fluid.now
         self._plan_soon()

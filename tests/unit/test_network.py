@@ -114,7 +114,7 @@ def test_starts_of_one_instant_share_one_solve() -> None:
         Sent(network, [(up, 2)], [10.0]).start()
     env.run()
     assert env.now == 2.0
-    assert network.solves == 1
+    assert network.fluid.solves == 1
 
 
 def test_ranks_that_arrive_one_by_one_equal_the_engine_alone() -> None:
@@ -134,12 +134,13 @@ def test_ranks_that_arrive_one_by_one_equal_the_engine_alone() -> None:
             mine = np.flatnonzero(src == rank).tolist()
             env.timeout(start[rank]).callbacks.append(lambda _, mine=mine, sent=sent: sent.start(mine))
         env.run()
+        assert sent.batch.release.tolist() == start[src].tolist()
         within = max(tolerance * alone.max(), 1e-12)
         assert np.abs(sent.finish - alone).max() <= within
         # Each port is told of at the instant of its last flow.
         for port, time in sent.told:
             assert time == pytest.approx(max(np.array(sent.finish)[ranks + dst == port]), rel=1e-15)
-        np.testing.assert_allclose(network.load, np.bincount(index, np.repeat(size, 2)), rtol=1e-12)
+        np.testing.assert_allclose(network.fluid.load, np.bincount(index, np.repeat(size, 2)), rtol=1e-12)
 
 
 def test_a_flow_with_nothing_to_move_ends_at_its_release() -> None:
@@ -170,7 +171,7 @@ def test_idle_time_between_batches_costs_no_solve() -> None:
     env.timeout(100.0).callbacks.append(lambda _: later.start())
     env.run()
     assert (first.finish, later.finish) == ([1.0], [101.0])
-    assert network.solves == 2
+    assert network.fluid.solves == 2
 
 
 def test_a_batch_may_join_while_another_is_under_way() -> None:
