@@ -443,6 +443,10 @@ def _failed(error: Exception) -> int:
     if isinstance(error, MemoryError):
         click.echo("moesim: out of memory: fewer steps, layers, tokens or ranks take less", err=True)
         return InputError.exit_code
+    if isinstance(error, UnicodeEncodeError):
+        name = error.object[max(0, error.start - 40) : error.end].encode("utf-8", "backslashreplace").decode()
+        click.echo(f"moesim: the name of a file or folder is not UTF-8 text: ...{name}", err=True)
+        return InputError.exit_code
     what = " ".join(f"{type(error).__name__}: {error}".split())
     click.echo(f"moesim: a bug of moesim, please report it with the command and its files: {what}", err=True)
     return InvariantError.exit_code

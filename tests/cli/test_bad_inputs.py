@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from moesim import resources
 from moesim.cli import main
 
 SMALL = Path(__file__).parent / "small.yaml"
@@ -125,3 +127,20 @@ def test_a_kept_trace_that_was_tampered_with_is_drawn_again(capsys: pytest.Captu
     arrays["ids"] = arrays["ids"] + 60_000
     np.savez(entry, **arrays)
     assert answer() == first
+
+
+def test_a_folder_whose_name_is_no_text(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = Path(os.fsdecode(b"odd\xff"))
+    odd.mkdir()
+    pod = resources.find("topology", "h100-ib").read_text()
+    (odd / "pod.yaml").write_text(pod)
+    (odd / "x.yaml").write_text(
+        SMALL.read_text().replace("{name: h100-ib, hosts: 2}", "{name: pod.yaml, hosts: 2}")
+    )
+    monkeypatch.chdir(odd)
+    err = refused(capsys, *RUN, "--out", "out")
+    assert "is not UTF-8 text" in err
+    assert "odd" in err
+    assert sorted(path.name for path in Path().iterdir()) == ["pod.yaml", "x.yaml"]
