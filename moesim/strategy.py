@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from moesim import calibration, compute
+from moesim import calibration, compute, weights
 from moesim.balancers import Balancer
 from moesim.calibration import Calibration
 from moesim.moe import MoEModel
-from moesim.plan import After, FlowSet, Local, Phase, Plan, Transfer, When
-from moesim.protocols import Case, Protocol, last, sequence
+from moesim.plan import After, Beside, Local, Phase, Plan, Transfer, When
+from moesim.protocols import Case, Protocol
 from moesim.sources import Cited, Grade
 from moesim.topology import Topology
+from moesim.weights import Moved
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +31,16 @@ class Strategy:
     costs: Calibration
     planning: Calibration | None
     assumed: tuple[str, ...]
+
+    @property
+    def engines(self) -> int:
+        """Send engines of a rank: those of the protocol, and one for what the balancer sends at a rate of its own."""
+        return int(self.costs["cores"]) + 1
+
+    @property
+    def moving(self) -> Mapping[str, float]:
+        """Constants of the balancer; none if it has none."""
+        return {} if self.planning is None else self.planning.values
 
     @property
     def cited(self) -> tuple[Cited, ...]:
@@ -54,76 +65,144 @@ def build(
     return Strategy(name, protocol, balancer, protocol.calibrate(topology.name), planning, assumed)
 
 
-def plan(strategy: Strategy, case: Case, dtype: str) -> Plan:
-    """The whole layer: planning, dispatch, weights where the balancer moves some, expert GEMMs, combine.
+def plan(strategy: Strategy, case: Case, dtype: str, train: bool = False) -> Plan:
+    """The whole layer: planning, dispatch, expert GEMMs and combine, and where it trains the same backward.
 
-    ``dtype``: format of the expert weights. Weights are pushed by their home once it has finished its own dispatch and
-    before the GEMMs, which wait for the barrier behind the push (MoonEP's order).
+    ``dtype``: format of the expert weights. They travel before dispatch, which a rank begins when it has sent its own,
+    or when it has finished its own dispatch; the GEMMs wait for them. In the ``background`` the layer waits for them
+    only where the assignment says that they stall: then all of it does.
+
+    Backward, all ranks begin together, as other layers lie between. Gradients of the output travel as tokens did,
+    by the saved plan, in the format of combine; weights of copies move again, because the slots have served other
+    layers since. Gradients of copies return beside the backward combine and what follows: they have to be home when
+    the next layer's weight gradients need the slots, so at least its backward dispatch hides them, too.
     """
-    before = _planning(strategy, case)
-    dispatch = strategy.protocol.dispatch(case, tuple(After(dep.phase, When.ALL) for dep in last(before, ())))
+    first, after, beside = _first(strategy, case, dtype)
+    phases, ends = _pass(strategy, case, dtype, after, "")
+    phases = [*first, *phases]
+    if train:
+        after = (After(ends["combine"], When.ALL),)
+        back, closing = _pass(strategy, case, dtype, after, "backward.")
+        computed = (After(closing["expert"], When.ALL),)
+        returned = weights.gradients(strategy.moving, case, computed)
+        phases = [*phases, *back, *returned]
+        ends |= {f"backward_{stage}": name for stage, name in closing.items()}
+        names = _transfers(returned)
+        if names:
+            beside.append(Beside(names, "gradients", stage="backward_dispatch"))
+    return Plan(case.ranks, tuple(phases), ends, tuple(beside))
+
+
+def _first(strategy: Strategy, case: Case, dtype: str) -> tuple[list[Phase], tuple[After, ...], list[Beside]]:
+    """What comes before the pass or runs beside it, what the pass waits for."""
+    balancer, costs = strategy.balancer, strategy.moving
+    if balancer.weights != "background":
+        return *weights.planning(balancer, costs, case), []
+    if case.assignment.stall:
+        phases, after = weights.planning(balancer, costs, case)
+        moved = weights.push(balancer, costs, case, dtype, after)
+        together = tuple(After(dep.phase, When.ALL) for dep in moved.sent or after)
+        return [*phases, *moved.phases], together, []
+    moved = weights.push(balancer, costs, case, dtype, ())
+    names = _transfers(moved.phases)
+    step = [Beside(names, "weights", layers=case.model.moe_layers - 1)] if names else []
+    return list(moved.phases), (), step
+
+
+def _transfers(phases: Sequence[Phase]) -> tuple[str, ...]:
+    return tuple(phase.name for phase in phases if isinstance(phase, Transfer))
+
+
+def _pass(
+    strategy: Strategy, case: Case, dtype: str, after: tuple[After, ...], stage: str
+) -> tuple[list[Phase], dict[str, str]]:
+    """Dispatch, weights, GEMMs and combine, and the phases that close the three; ``stage`` begins all names."""
+    protocol = strategy.protocol.for_gradients() if stage else strategy.protocol
+    moves = strategy.balancer.weights
+    before = after_dispatch = Moved()
+    if moves == "before":
+        before = weights.push(strategy.balancer, strategy.moving, case, dtype, after, stage)
+        after = before.sent
+    dispatch = protocol.dispatch(case, after)
+    if stage:
+        dispatch = _named(_planned(dispatch), stage)
     arrived = (After(dispatch[-1].name),)
-    weights = _weights(strategy, case, dtype, arrived)
-    rows, slot_rank = strategy.protocol.gemm_rows(case), case.assignment.placement.slot_rank
-    seconds = compute.grouped_gemm(case.model, case.device, dtype, rows, slot_rank, case.ranks)
-    gemm = Local("expert.gemm", "gemm", seconds, (*arrived, *last(weights, ())))
-    combine = strategy.protocol.combine(case, (After(gemm.name),))
-    phases = (*before, *dispatch, *weights, gemm, *combine)
-    return Plan(
-        case.ranks, phases, {"dispatch": dispatch[-1].name, "expert": gemm.name, "combine": combine[-1].name}
+    if moves == "after":
+        after_dispatch = weights.push(strategy.balancer, strategy.moving, case, dtype, arrived, stage)
+    rows, slot_rank = protocol.gemm_rows(case), case.assignment.placement.slot_rank
+    work = compute.grouped_gemm_backward if stage else compute.grouped_gemm
+    seconds = work(case.model, case.device, dtype, rows, slot_rank, case.ranks)
+    gemm = Local(f"{stage}expert.gemm", "gemm", seconds, (*arrived, *before.here, *after_dispatch.here))
+    combine = _named(protocol.combine(case, (After(gemm.name),)), stage)
+    ends = {"dispatch": dispatch[-1].name, "expert": gemm.name, "combine": combine[-1].name}
+    return [*before.phases, *dispatch, *after_dispatch.phases, gemm, *combine], ends
+
+
+def _planned(phases: Sequence[Phase]) -> tuple[Phase, ...]:
+    """``phases`` without those that plan or exchange counts: that is known from the forward pass."""
+    instead: dict[str, tuple[After, ...]] = {}
+    kept: list[Phase] = []
+    for phase in phases:
+        waits: list[After] = []
+        for dep in phase.after:
+            known = instead.get(dep.phase, (dep,))
+            everybody = dep.phase in instead and dep.when is When.ALL
+            waits += [replace(one, when=When.ALL) if everybody else one for one in known]
+        if phase.label in ("planning", "metadata"):
+            instead[phase.name] = tuple(waits)
+        else:
+            kept.append(replace(phase, after=tuple(dict.fromkeys(waits))))
+    return tuple(kept)
+
+
+def _named(phases: Sequence[Phase], stage: str) -> tuple[Phase, ...]:
+    """``phases`` under names that begin with ``stage``."""
+    own = {phase.name for phase in phases}
+    return tuple(
+        replace(
+            phase,
+            name=stage + phase.name,
+            after=tuple(
+                replace(dep, phase=stage + dep.phase) if dep.phase in own else dep for dep in phase.after
+            ),
+        )
+        for phase in phases
     )
 
 
-def _planning(strategy: Strategy, case: Case) -> list[Phase]:
-    """Decide and lay out, on the critical path of the layer; all ranks leave it together."""
-    c = strategy.planning
-    if c is None:
-        return []
-    barriers = c["plan_barriers"] * c["barrier"] * ("sync" not in case.off)
-    work = c["plan"] * ("serialisation" not in case.off)
-    entries = case.traffic.entries.sum(axis=1) * c["plan_per_entry"] * ("serialisation" not in case.off)
-    return sequence([Local("plan", "planning", work + barriers + entries)], ())
+def buffers(strategy: Strategy, case: Case, dtype: str, train: bool = False) -> dict[str, float]:
+    """Bytes per rank by kind: the protocol's, and what a balancer adds.
 
-
-def _weights(strategy: Strategy, case: Case, dtype: str, after: tuple[After, ...]) -> list[Phase]:
-    """Each home pushes the experts that others need; a barrier behind it tells everybody that they are there."""
-    c = strategy.planning
-    if c is None:
-        return []
-    moves = case.assignment.moves
-    size = np.full(len(moves), case.model.expert_bytes(dtype))
-    flows = FlowSet.of(moves[:, 1], case.assignment.placement.slot_rank[moves[:, 0]], size)
-    launch: list[Phase] = []
-    if "serialisation" not in case.off:
-        launch = sequence([Local("weights.launch", "weights", case.each(c["launch"]))], after)
-    push = Transfer("weights.push", "weights", flows, last(launch, after))
-    if "sync" in case.off:
-        return [
-            *launch,
-            push,
-            Local("weights.here", "weights", case.each(0.0), (After(push.name, When.INBOUND),)),
-        ]
-    waits = (After(push.name, When.ALL), After(push.name, When.INBOUND))
-    return [*launch, push, Local("weights.barrier", "weights", case.each(c["barrier"]), waits)]
-
-
-def buffers(strategy: Strategy, case: Case, dtype: str) -> dict[str, float]:
-    """Bytes per rank by kind: the protocol's, and the static slots and rows of a balancer that moves weights."""
+    Slots for copies that are filled anew in every layer are shared by all layers (``weight_slots``), and so are those
+    of their fp32 gradients; copies that stay have a slot in each layer (``redundant_experts``), and what changes in
+    the background is staged. A balancer that fixes the rows that come has a buffer for those.
+    """
     sizes = strategy.protocol.buffers(case)
+    balancer, expert = strategy.balancer, case.model.expert_bytes(dtype)
+    own = case.model.experts // case.ranks
+    more = max(case.local - own, 0)
+    shared = balancer.weights in ("before", "after")
+    if shared:
+        sizes |= {"weight_slots": more * expert}
+    elif more:
+        sizes |= {"redundant_experts": more * expert * case.model.moe_layers}
+    if train and more:
+        layers = 1 if shared else case.model.moe_layers
+        sizes |= {"gradient_slots": more * compute.gradient_bytes(case.model) * layers}
+    moves = case.assignment.moves
+    if balancer.weights == "background" and not case.assignment.stall:
+        to = case.assignment.placement.slot_rank[moves[:, 0]]
+        sizes |= {"staging": float(np.bincount(to, minlength=1).max()) * expert}
     static = case.assignment.static_rows
-    if static is not None:
-        slots = case.local // 2
-        sizes |= {"weight_slots": slots * case.model.expert_bytes(dtype)}
-        if "tokens" not in sizes:
-            sizes |= {"expert_rows": float(static) * strategy.protocol.dispatch_row(case.model)}
+    if static is not None and "tokens" not in sizes:
+        sizes |= {"expert_rows": float(static) * strategy.protocol.dispatch_row(case.model)}
     return sizes
 
 
 def memory(case: Case, model: MoEModel, dtype: str, sizes: Mapping[str, float]) -> dict[str, float]:
     """Bytes per rank: expert weights of all MoE layers, buffers, what the device has. Attention and KV are not ours."""
-    homes = np.bincount(case.assignment.placement.home, minlength=case.ranks).max()
     return {
-        "expert_weights": float(homes) * model.expert_bytes(dtype) * model.moe_layers,
+        "expert_weights": float(model.experts // case.ranks) * model.expert_bytes(dtype) * model.moe_layers,
         "buffers": float(sum(sizes.values())),
         "device": case.device.memory,
     }
