@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
+from suited import suited
 
 from moesim import bounds, execution, fabrics, moe, ranks, strategy, traffic
-from moesim.balancers import BALANCERS
 from moesim.contention import Resources
 from moesim.plan import Plan
 from moesim.protocols import Case, build
@@ -70,11 +70,11 @@ def placed(name: str, ep: int, place: str, access: str):
 
 
 @cache
-def together(protocol: str, balancer: str, pod_name: str) -> Strategy:
+def together(protocol: str, balancer: str, pod_name: str, ep: int, experts: int) -> Strategy:
     """``protocol`` is JSON."""
-    assume = ("multicast", "atomic-512B")
+    assume = ("multicast", "atomic-512B", "peer-memory")
     return strategy.build(
-        "one", build(json.loads(protocol)), BALANCERS.get(balancer)(), assume, pod(pod_name)
+        "one", build(json.loads(protocol)), suited(balancer, ep, experts), assume, pod(pod_name)
     )
 
 
@@ -135,7 +135,7 @@ def layer(
             "intermediate": intermediate,
         }
     )
-    one = together(json.dumps(protocol), balancer, pod_name)
+    one = together(json.dumps(protocol), balancer, pod_name, ep, experts)
     costs = one.costs
     for name, value in (constants or {}).items():
         costs = costs.with_value(name, value)
@@ -155,7 +155,7 @@ def layer(
         capacity=tokens if capacity is None else capacity,
         off=frozenset(off),
     )
-    return Layer(one, case, strategy.plan(one, case, "bf16"), Resources(ways, int(costs["cores"])))
+    return Layer(one, case, strategy.plan(one, case, "bf16"), Resources(ways, one.engines))
 
 
 def stages(ran: Timing) -> dict[str, np.ndarray]:

@@ -37,7 +37,7 @@ class Study:
     """One protocol, not balanced, with DeepSeek-V3 on ranks side by side, and a few batches to ask about."""
 
     def __init__(self, protocol: str, pod_name: str, ranks: int, tokens: int, batches: int) -> None:
-        self.one = together(f'"{protocol}"', "none", pod_name)
+        self.one = together(f'"{protocol}"', "none", pod_name, ranks, moe.load("deepseek-v3").experts)
         self.ranks, self.tokens, self.device = ranks, tokens, pod(pod_name).device
         self.ways = placed(pod_name, ranks, "packed", self.one.costs.access)
         self.resources = Resources(self.ways, int(self.one.costs["cores"]))

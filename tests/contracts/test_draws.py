@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from suited import suited
 
 from moesim import moe
 from moesim.balancers import BALANCERS
@@ -22,7 +23,7 @@ def test_routing_that_draws_nothing_is_the_same_for_every_seed_and_step(name: st
 @pytest.mark.parametrize("name", [name for name, balancer in BALANCERS if not balancer.draws])
 def test_a_balancer_that_draws_nothing_is_the_same_for_every_generator(name: str) -> None:
     ids = np.random.default_rng(3).permuted(np.tile(np.arange(8), (64, 1)), axis=1)[:, :2]
-    one, other = (BALANCERS.get(name)().balance(ids, 4, 8, np.random.default_rng(seed)) for seed in (0, 1))
+    one, other = (suited(name, 4, 8).balance(ids, 4, 8, np.random.default_rng(seed)) for seed in (0, 1))
     assert np.array_equal(one.slot, other.slot)
     assert np.array_equal(one.placement.slot_expert, other.placement.slot_expert)
     assert np.array_equal(one.moves, other.moves)

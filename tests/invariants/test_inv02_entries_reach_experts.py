@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from suited import suited
 
 from moesim import traffic
 from moesim.balancers import BALANCERS
@@ -26,7 +27,7 @@ def batches(draw):
 @given(batch=batches())
 def test_entries_reach_their_experts_once(name, batch):
     ids, ranks, experts = batch
-    assignment = BALANCERS.get(name)().balance(ids, ranks, experts, np.random.default_rng(0))
+    assignment = suited(name, ranks, experts).balance(ids, ranks, experts, np.random.default_rng(0))
     one = np.zeros(ranks, dtype=np.int64)
     counted = traffic.count(assignment, ranks, one, one)
     arrived = np.zeros((ranks, experts), dtype=np.int64)

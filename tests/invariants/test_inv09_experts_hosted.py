@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from suited import suited
 
 from moesim.balancers import BALANCERS
 from moesim.errors import InvariantError
@@ -15,7 +16,7 @@ from moesim.placement import Placement
 @pytest.mark.parametrize("ranks", [1, 4, 16, 64])
 def test_experts_without_tokens_keep_a_place(name, hot, ranks):
     ids = np.full((ranks * 5, 1), hot)
-    placement = BALANCERS.get(name)().balance(ids, ranks, 64, np.random.default_rng(0)).placement
+    placement = suited(name, ranks, 64).balance(ids, ranks, 64, np.random.default_rng(0)).placement
     hosted = np.bincount(placement.slot_expert[placement.slot_expert >= 0], minlength=64)
     assert hosted.min() >= 1
 
