@@ -212,10 +212,10 @@ def schema() -> int:
 @_json_option
 def compare(a: str, b: str, fail_above: str | None, as_json: bool) -> int:
     """Compare two results (folders of --out, or files of --json): the ratio B/A of every metric."""
-    from moesim import comparison, console, units
+    from moesim import comparison, console
     from moesim.result import load_summary
 
-    limit = None if fail_above is None else units.parse(fail_above, "growth")
+    limit = None if fail_above is None else _share("--fail-above", fail_above, "growth")
     found = comparison.compare(load_summary(a), load_summary(b))
     if as_json:
         _print_json(found.to_json())
@@ -247,7 +247,7 @@ def flows(flows: str, topology: str | None, tolerance: str, output: str | None, 
     """Run a raw flow list (src, dst, bytes, start) over a fabric and print its makespan."""
     from moesim import fabrics, flowlist, outfile, units
 
-    merge = units.parse(tolerance, "share")
+    merge = _share("--tolerance", tolerance, "share")
     if output is not None:
         outfile.ready(output, [flows, *([] if topology is None else [topology])])
     fabric = None if topology is None else fabrics.load(topology)
@@ -355,6 +355,19 @@ def _load(name: str, sets: Sequence[str], seed: int | None, fidelity: str | None
     from moesim import scenario
 
     return scenario.load(name, sets=list(sets), seed=seed, fidelity=fidelity)
+
+
+def _share(option: str, text: str, dimension: str) -> float:
+    """The value of an option; its errors are placed in it."""
+    from moesim import units
+    from moesim.yamlio import Text
+
+    try:
+        return units.parse(text, dimension)
+    except InputError as error:
+        place = Text(option, (text,))
+        problems = [place.problem(one.message, 1, 1, len(text), one.legal) for one in error.problems]
+        raise InputError(problems) from None
 
 
 def _width() -> int:

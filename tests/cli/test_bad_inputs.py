@@ -97,7 +97,9 @@ def test_compare(capsys: pytest.CaptureFixture[str], content: str, said: str) ->
 
 @pytest.mark.parametrize("limit", ["5", "1", "0.05", "-3%", "x"])
 def test_a_limit_needs_its_unit(capsys: pytest.CaptureFixture[str], limit: str) -> None:
-    assert "legal: a number and %" in refused(capsys, "compare", "a", "b", "--fail-above", limit)
+    err = refused(capsys, "compare", "a", "b", "--fail-above", limit)
+    assert err.startswith("moesim: --fail-above:1:1: ")
+    assert "legal: a number and %" in err
 
 
 @pytest.mark.parametrize(
