@@ -6,17 +6,15 @@ the command that needs them.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from moesim.errors import InputError, InvariantError, MoesimError
+from moesim import ending
+from moesim.errors import InputError
 from moesim.progress import Progress
 
 if TYPE_CHECKING:
@@ -154,7 +152,7 @@ def check(files: tuple[str, ...]) -> int:
             click.echo(f"{name}: {inspection.check(name)}")
         except InputError as error:
             bad += 1
-            _complain(error)
+            ending.complain(error)
     return InputError.exit_code if bad else 0
 
 
@@ -390,11 +388,6 @@ def _print_json(document: object) -> None:
     click.echo(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
 
 
-def _complain(error: MoesimError) -> None:
-    for problem in error.problems if isinstance(error, InputError) else (error,):
-        click.echo(f"moesim: {'no: ' if error.exit_code == 1 else ''}{problem}", err=True)
-
-
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with its code; no traceback unless ``MOESIM_DEBUG`` is set."""
     if sys.stderr is None:
@@ -403,7 +396,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         click.echo("moesim: standard output is closed, there is nowhere to put an answer", err=True)
         sys.exit(InputError.exit_code)
     try:
-        with _stopped_gently():
+        with ending.stopped_gently():
             code = cli.main(args=arguments, prog_name="moesim", standalone_mode=False)
             sys.stdout.flush()
     except click.exceptions.Exit as error:
@@ -418,48 +411,5 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # nobody reads: keep the flush at exit silent
         code = PIPE_CLOSED
     except Exception as error:
-        code = _failed(error)
+        code = ending.failed(error)
     sys.exit(code if isinstance(code, int) else 0)
-
-
-@contextlib.contextmanager
-def _stopped_gently() -> Iterator[None]:
-    """SIGTERM and SIGHUP end a command as Ctrl-C does, so that half-written files are cleared away."""
-
-    def stop(number: int, _: object) -> None:
-        signal.signal(number, signal.SIG_IGN)  # a second one must not disturb the clearing away
-        raise KeyboardInterrupt
-
-    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    ours = threading.current_thread() is threading.main_thread()
-    old = {n: signal.signal(n, stop) for n in numbers if ours and signal.getsignal(n) == signal.SIG_DFL}
-    try:
-        yield
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
-
-
-def _failed(error: Exception) -> int:
-    """Report an error on stderr; the exit code that goes with it."""
-    if os.environ.get("MOESIM_DEBUG"):
-        import traceback
-
-        traceback.print_exc()
-    if isinstance(error, MoesimError) and not isinstance(error, InvariantError):
-        _complain(error)
-        return error.exit_code
-    if isinstance(error, OSError):
-        place = f"{error.filename}: " if error.filename else ""
-        click.echo(f"moesim: {place}{error.strerror or error}", err=True)
-        return InputError.exit_code
-    if isinstance(error, MemoryError):
-        click.echo("moesim: out of memory: fewer steps, layers, tokens or ranks take less", err=True)
-        return InputError.exit_code
-    if isinstance(error, UnicodeEncodeError):
-        name = error.object[max(0, error.start - 40) : error.end].encode("utf-8", "backslashreplace").decode()
-        click.echo(f"moesim: the name of a file or folder is not UTF-8 text: ...{name}", err=True)
-        return InputError.exit_code
-    what = " ".join(f"{type(error).__name__}: {error}".split())
-    click.echo(f"moesim: a bug of moesim, please report it with the command and its files: {what}", err=True)
-    return InvariantError.exit_code

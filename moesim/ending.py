@@ -1,0 +1,62 @@
+"""How a command ends: what is said of an error, which exit code goes with it, and signals that end it early."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+
+import click
+
+from moesim.errors import InputError, InvariantError, MoesimError
+
+
+def complain(error: MoesimError) -> None:
+    """Print every problem of ``error`` on stderr."""
+    for problem in error.problems if isinstance(error, InputError) else (error,):
+        click.echo(f"moesim: {'no: ' if error.exit_code == 1 else ''}{problem}", err=True)
+
+
+@contextlib.contextmanager
+def stopped_gently() -> Iterator[None]:
+    """SIGTERM and SIGHUP end a command as Ctrl-C does, so that half-written files are cleared away."""
+
+    def stop(number: int, _: object) -> None:
+        signal.signal(number, signal.SIG_IGN)  # a second one must not disturb the clearing away
+        raise KeyboardInterrupt
+
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    ours = threading.current_thread() is threading.main_thread()
+    old = {n: signal.signal(n, stop) for n in numbers if ours and signal.getsignal(n) == signal.SIG_DFL}
+    try:
+        yield
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+def failed(error: Exception) -> int:
+    """Report an error on stderr; the exit code that goes with it."""
+    if os.environ.get("MOESIM_DEBUG"):
+        import traceback
+
+        traceback.print_exc()
+    if isinstance(error, MoesimError) and not isinstance(error, InvariantError):
+        complain(error)
+        return error.exit_code
+    if isinstance(error, OSError):
+        place = f"{error.filename}: " if error.filename else ""
+        click.echo(f"moesim: {place}{error.strerror or error}", err=True)
+        return InputError.exit_code
+    if isinstance(error, MemoryError):
+        click.echo("moesim: out of memory: fewer steps, layers, tokens or ranks take less", err=True)
+        return InputError.exit_code
+    if isinstance(error, UnicodeEncodeError):
+        name = error.object[max(0, error.start - 40) : error.end].encode("utf-8", "backslashreplace").decode()
+        click.echo(f"moesim: the name of a file or folder is not UTF-8 text: ...{name}", err=True)
+        return InputError.exit_code
+    what = " ".join(f"{type(error).__name__}: {error}".split())
+    click.echo(f"moesim: a bug of moesim, please report it with the command and its files: {what}", err=True)
+    return InvariantError.exit_code
