@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import moesim
+from moesim import measurements, resources, validate
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8").splitlines()
 OPERATORS = {"hidden": 7168, "layers": 1, "moe_layers": 1, "top_k": 8, "intermediate": 8}
@@ -97,3 +98,32 @@ def test_ablation(row: list[str]) -> None:
     phases = moesim.run(moesim.load("ubep-ablation", sets=sets)).phases
     sends = phases[phases.phase == "dispatch.send"].groupby("strategy", sort=False).max_s.max() * 1e6
     assert [float(cell) for cell in predicted] == pytest.approx(list(sends), abs=0.3)
+
+
+@pytest.fixture(scope="module")
+def accuracy() -> dict[str, Any]:
+    return validate.validate(measurements.load(resources.find("measurements", "published"))).to_json()
+
+
+def errors(one: dict[str, Any]) -> list[float]:
+    """Rows, and median and 90th percentile of the error [%]."""
+    return [one["rows"], 100 * one["median_abs_error"], 100 * one["p90_abs_error"]]
+
+
+def test_accuracy_over_all(accuracy: dict[str, Any]) -> None:
+    shown = [[float(cell) for cell in row[1:]] for row in rows("`moesim validate` predicts", "rows")]
+    for cells, key in zip(shown, ("overall", "fitted"), strict=True):
+        assert cells == pytest.approx(errors(accuracy[key]), abs=0.06)
+
+
+def test_accuracy_by_group(accuracy: dict[str, Any]) -> None:
+    table = rows("The same kernel measured", "protocol")
+    shown = {tuple(cell.strip("`") for cell in row[:3]): [float(cell) for cell in row[3:]] for row in table}
+    found = {
+        (one["protocol"], one["pod"], one["op"]): errors(one)
+        for one in accuracy["groups"]
+        if one["split"] == "validate"
+    }
+    assert shown.keys() == found.keys()
+    for name, cells in shown.items():
+        assert cells == pytest.approx(found[name], abs=0.06), name
