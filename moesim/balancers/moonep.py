@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from moesim.balancers import BALANCERS, Balancer, BalancerParams, Context
+from moesim.balancers._dealing import counts_by_source, deal
 from moesim.errors import InputError
 from moesim.placement import Assignment, Placement, experts_per_rank
 from moesim.traffic import first_visits
@@ -79,16 +80,13 @@ class MoonEP(Balancer):
         rng: np.random.Generator,
         context: Context,
     ) -> Assignment:
-        flat = ids.astype(np.int64)
-        source = np.arange(ranks).repeat(len(ids) // ranks)[:, None]
-        counts = np.bincount((source * experts + flat).ravel(), minlength=ranks * experts)
-        decided = plan(counts.reshape(ranks, experts), self.params.token_padding)
+        decided = plan(counts_by_source(ids, ranks, experts), self.params.token_padding)
         placement, blocks = place(decided), _blocks(decided)
         held = placement.slot_expert >= 0
         copies = np.flatnonzero(held & (placement.home[placement.slot_expert] != placement.slot_rank))
         return Assignment(
             placement=placement,
-            slot=_deal(ids, blocks.slot.repeat(blocks.entries)),
+            slot=deal(ids, blocks.slot.repeat(blocks.entries)),
             moves=np.stack([copies, placement.home[placement.slot_expert[copies]]], axis=1),
             gemm_rows=np.diff(decided.cu_seqlens, axis=1, prepend=0).ravel(),
             static_rows=decided.static_rows,
@@ -190,7 +188,7 @@ def destination_rows(ids: NDArray[np.integer], decided: MoonEPPlan) -> IntArray:
     start = (ends - np.diff(ends, axis=1, prepend=0)).ravel()[blocks.slot]
     first_row = start + blocks.slot // groups * decided.static_rows
     ordinal = np.arange(ids.size) - (blocks.entries.cumsum() - blocks.entries).repeat(blocks.entries)
-    rows = _deal(ids, first_row.repeat(blocks.entries) + ordinal)
+    rows = deal(ids, first_row.repeat(blocks.entries) + ordinal)
     carries = first_visits((rows // max(decided.static_rows, 1)).T).T
     return np.where(carries, rows, -rows - 1)
 
@@ -213,16 +211,6 @@ def _blocks(decided: MoonEPPlan) -> _Blocks:
     slot_of[rank, decided.experts_to_copy[rank, position]] = rank * 2 * epn + epn + position
     expert, destination = np.nonzero(decided.alloc.T)
     return _Blocks(slot_of[destination, expert], decided.alloc[destination, expert])
-
-
-def _deal(ids: NDArray[np.integer], values: IntArray) -> IntArray:
-    """Give each entry of ``ids`` (N, K) its value; ``values`` (N*K,) are by expert, source rank and token."""
-    flat = ids.ravel()
-    dealt = np.empty(flat.size, dtype=np.int64)
-    # Sixteen-bit ids take numpy's radix sort.
-    narrow = flat.astype(np.uint16) if flat.size and flat.max() < 2**16 else flat
-    dealt[np.argsort(narrow, kind="stable")] = values
-    return dealt.reshape(ids.shape)
 
 
 def _allocate(z: IntArray, total: IntArray) -> IntArray:
