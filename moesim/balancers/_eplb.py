@@ -22,7 +22,6 @@ Floats = NDArray[np.float32]
 @dataclass(frozen=True, eq=False)
 class EPLBPlan:
     """Of L layers: ``phy2log`` (L, P): expert in each slot, GPU after GPU; ``log2phy`` (L, E, X): slots of each
-
     expert in the order of its copies, padded with -1; ``logcnt`` (L, E): copies of each.
     """
 
@@ -131,7 +130,7 @@ def _layer(
         members = np.flatnonzero(node == here)
         mine = group[members[np.argsort(place[members])]].ravel()
         copied, copy = replicate(weight[mine], num_replicas // num_nodes)
-        share = weight[mine] / np.bincount(copied, minlength=len(mine)).astype(np.float32)
+        share = np.divide(weight[mine], np.bincount(copied, minlength=len(mine)), dtype=np.float32)
         gpu, position = pack(share[copied], num_gpus // num_nodes)
         order = np.lexsort((position, gpu))
         expert.append(mine[copied[order]])

@@ -30,7 +30,6 @@ class EPLB(Balancer):
 
     class Params(BalancerParams):
         """``num_redundant_experts``: copies beside the E experts; ``num_groups``, ``num_nodes``: groups of experts
-
         that stay together on a node where the second divides the first (hierarchical), else global.
         ``window_size``: steps before this one that are counted; 0: this batch itself (perfect information).
         """

@@ -35,7 +35,6 @@ class PeriodicEPLB(Balancer):
 
     class Params(BalancerParams):
         """``num_redundant_experts``: copies beside the E experts; ``num_groups``, ``num_nodes``: groups of experts
-
         that stay together on a node where the second divides the first (hierarchical), else global.
         ``window_size``: steps that a plan is made from; ``step_interval``: steps between plans; ``use_async``: layer
         after layer in the background.
