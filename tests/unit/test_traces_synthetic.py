@@ -189,7 +189,7 @@ def test_balanced_says_when_it_leaves_the_model_s_groups() -> None:
         ({"kind": "lognormal", "sigma": 1, "maxvio": 2}, "give one of sigma, maxvio and rank_imbalance"),
         ({"kind": "zipf", "maxvio": 1, "rank_imbalance": 2}, "give one of exponent, maxvio"),
         ({"kind": "realistic", "sigma": 1, "maxvio": 2}, "give one of sigma"),
-        ({"kind": "lognormal", "sigma": -1}, "routing: sigma: sigma cannot be -1"),
+        ({"kind": "lognormal", "sigma": -1}, "routing: sigma cannot be -1"),
         ({"kind": "lognormal", "sigma": float("nan")}, "sigma cannot be NaN"),
         ({"kind": "lognormal", "sigma": 1, "sgma": 1}, "unknown key 'sgma'\n  legal: did you mean 'sigma'"),
         ({"kind": "lognormal", "sigma": 1, "drift": {}}, "drift needs tau"),
