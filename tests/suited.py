@@ -13,5 +13,9 @@ def suited(name: str, ranks: int, experts: int) -> Balancer:
         "expert_heat_collection_interval": 3,
         "algorithm_execution_interval": 2,
     }
+    if ranks % 8:
+        wanted["topology"] = f"ring-{ranks}"
+    elif experts < 2 * ranks:
+        wanted["topology"] = "ring-8"
     params = BALANCERS.get(name).Params
     return BALANCERS.get(name)(params(**{key: wanted[key] for key in wanted if key in params.model_fields}))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from moesim.balancers import Context
 from moesim.errors import Problem
 from moesim.placement import Assignment, Placement
 
@@ -18,7 +19,8 @@ def ordinals(ids: NDArray[np.integer]) -> IntArray:
     [[0, 0], [1, 0], [1, 2]]
     """
     flat = ids.ravel()
-    order = np.argsort(flat, kind="stable")
+    # Sixteen-bit ids take numpy's radix sort.
+    order = np.argsort(flat.astype(np.uint16) if flat.size and flat.max() < 2**16 else flat, kind="stable")
     counts = np.bincount(flat)
     found = np.empty(flat.size, dtype=np.int64)
     found[order] = np.arange(flat.size) - (counts.cumsum() - counts).repeat(counts)
@@ -104,6 +106,21 @@ def shared_out(before: IntArray, after: IntArray, ranks: int) -> IntArray:
         even = run * len(holders)
         moves[number] = slot, holders[position // run if position < even else position - even]
     return moves
+
+
+def schedule(context: Context, interval: int, one_by_one: bool = True) -> tuple[int, bool]:
+    """Number of the plan that was last begun to be put in place, 0 for none, and whether its weights move in this step.
+
+    Plan k is made before step k * ``interval``; ``one_by_one``: layer number l moves its weights l steps later.
+    """
+    plan, since = divmod(context.step - context.layer * one_by_one, interval)
+    return max(plan, 0), since == 0 and plan > 0
+
+
+def window(context: Context, size: int, end: int) -> IntArray:
+    """(E,) entries of each expert in the ``size`` steps before step ``end``."""
+    counted: IntArray = context.past[max(0, end - size) : end].sum(axis=0)
+    return counted
 
 
 def indivisible(what: str, slots: int, ranks: int, experts: int) -> list[Problem]:

@@ -58,12 +58,11 @@ class EPLB(Balancer):
     ) -> Assignment:
         asked = self.params
         slots = experts + asked.num_redundant_experts
-        window = context.past[max(0, context.step - asked.window_size) :]
         if asked.window_size == 0:
             load = np.bincount(ids.ravel(), minlength=experts)
-        elif len(window):
-            load = window.sum(axis=0)
-        else:
+        elif context.step == 0:
             return copies.assigned(ids, copies.round_robin(experts, slots), ranks, experts)
+        else:
+            load = copies.window(context, asked.window_size, context.step)
         plan = planner.rebalance(load[None], slots, asked.num_groups, asked.num_nodes, ranks)
         return copies.assigned(ids, plan.phy2log[0], ranks, experts)

@@ -69,12 +69,9 @@ class PeriodicEPLB(Balancer):
         rng: np.random.Generator,
         context: Context,
     ) -> Assignment:
-        one, step, delay = self.params, context.step, context.layer if self.params.use_async else 0
-        epoch, since = divmod(
-            step - delay, one.step_interval
-        )  # the plan that was last begun to be put in place
-        moving = since == 0 and epoch > 0
-        old, new = (self._placement(number, ranks, experts, context) for number in (epoch - 1, epoch))
+        one = self.params
+        begun, moving = copies.schedule(context, one.step_interval, one.use_async)
+        old, new = (self._placement(number, ranks, experts, context) for number in (begun - moving, begun))
         late = moving and one.use_async  # what arrives during this step is of use in the next
         return copies.assigned(
             ids,
@@ -82,17 +79,17 @@ class PeriodicEPLB(Balancer):
             ranks,
             experts,
             moves=copies.shared_out(old, new, ranks) if moving else None,
-            details={"plan": max(epoch - late, 0)},
+            details={"plan": begun - late},
             stall=moving and not one.use_async,
         )
 
-    def _placement(self, epoch: int, ranks: int, experts: int, context: Context) -> IntArray:
-        """(P,) of plan number ``epoch``, made at step epoch * interval; before the first one, where it all starts."""
+    def _placement(self, number: int, ranks: int, experts: int, context: Context) -> IntArray:
+        """(P,) of plan ``number``; of 0, where it all starts."""
         one = self.params
-        slots, made = experts + one.num_redundant_experts, epoch * one.step_interval
-        if epoch <= 0:
+        slots = experts + one.num_redundant_experts
+        if number == 0:
             return copies.round_robin(experts, slots)
-        load = context.past[max(0, made - one.window_size) : made].sum(axis=0)
+        load = copies.window(context, one.window_size, number * one.step_interval)
         key = load.tobytes() + bytes(f"{ranks}", "ascii")
         if key not in self._plans:
             plan = planner.rebalance(load[None], slots, one.num_groups, one.num_nodes, ranks)
