@@ -72,6 +72,20 @@ def test_every_way_to_solve_gives_the_same_finish(
         np.testing.assert_allclose(_engine(case).finish, expected, rtol=1e-9, atol=0)
 
 
+@pytest.mark.parametrize(("scales", "late"), [(ONE, False), (ONE, True), (APART, True)])
+def test_merged_steps_that_hold_one_finish_equal_the_twin(
+    scales: list[Fraction], late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So short that nothing is merged but equal finishes, and with starts between them, merged steps are right."""
+    monkeypatch.setattr("moesim.fluid.FEW", 0.5)
+    rng = np.random.default_rng([7, len(scales), late])
+    for _ in range(150):
+        case = _case(rng, scales, late)
+        expected = np.array([float(t) for t in maxmin_twin.finish_times(*case)])
+        found = _engine(case, 1e-9).finish
+        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7 * expected.max(initial=0.0))
+
+
 def test_rates_equal_the_twin_in_fractions() -> None:
     rng = np.random.default_rng(2)
     for _ in range(400):
