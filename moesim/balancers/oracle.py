@@ -1,0 +1,91 @@
+"""The limit: every rank computes exactly the mean, and neither planning nor weights cost anything."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moesim.balancers import BALANCERS, Balancer, Context
+from moesim.balancers._dealing import counts_by_source
+from moesim.placement import Assignment, Placement, experts_per_rank
+
+IntArray = NDArray[np.int64]
+
+
+@BALANCERS.register("oracle")
+class Oracle(Balancer):
+    """Perfect balance at no cost: the limit of every other balancer. Any expert is wherever it is needed.
+
+    A rank with less than the mean takes entries of its own tokens back from ranks with more, as many as both allow, and
+    then any others, in the order of the ranks. All other entries go to the home of their expert. So rows are those of
+    the real routing, a little fewer; not those of a uniform gate. GEMMs read the weights of what is here besides home
+    as of any other expert.
+    """
+
+    name = "oracle"
+    draws = False
+
+    def assign(
+        self,
+        ids: NDArray[np.integer],
+        ranks: int,
+        experts: int,
+        rng: np.random.Generator,
+        context: Context,
+    ) -> Assignment:
+        counts = counts_by_source(ids, ranks, experts)
+        local = experts_per_rank(experts, ranks)
+        goes = destinations(ids, counts, local)
+        pairs = goes * experts + ids.astype(np.int64)
+        # A slot for every expert at home, and one for every pair of rank and expert that meets elsewhere.
+        home = np.arange(experts) // local
+        at_home = home * experts + np.arange(experts)
+        known = np.union1d(at_home, pairs.ravel())
+        slot = np.searchsorted(known, pairs)
+        placement = Placement(known % experts, known // experts, experts, ranks, home)
+        return Assignment(
+            placement=placement,
+            slot=slot,
+            moves=np.empty((0, 2), dtype=np.int64),
+            gemm_rows=np.bincount(slot.ravel(), minlength=len(known)),
+        )
+
+
+def destinations(ids: NDArray[np.integer], counts: IntArray, local: int) -> IntArray:
+    """(T*R, K) rank that computes each entry; ``counts`` (R, E) from each source, ``local`` experts on a rank."""
+    ranks = len(counts)
+    by_home = counts.reshape(ranks, ranks, local).sum(axis=2)  # source, home
+    mean = int(counts.sum()) // ranks
+    back = _taken_back(by_home, mean)
+    load = by_home.sum(axis=0) - back.sum(axis=0) + back.sum(axis=1)
+    # The k-th of the entries that are still too many goes to the k-th place that is still free.
+    surplus, room = np.maximum(load - mean, 0), np.maximum(mean - load, 0)
+    source = np.arange(ranks).repeat(len(ids) // ranks)[:, None]
+    home = ids.astype(np.int64) // local
+    goes = home.copy().ravel()
+    # By home, then source, then expert: what is taken back comes first, so that few experts are split.
+    order = np.lexsort((ids.ravel(), np.broadcast_to(source, ids.shape).ravel(), home.ravel()))
+    group = home.ravel()[order] * ranks + np.broadcast_to(source, ids.shape).ravel()[order]
+    sizes = by_home.T.ravel()
+    number = np.arange(len(order)) - (sizes.cumsum() - sizes)[group]
+    returns = number < back.T.ravel()[group]
+    goes[order[returns]] = group[returns] % ranks
+    left = order[~returns]
+    left = left[np.lexsort((ids.ravel()[left], home.ravel()[left]))]
+    stay = by_home.sum(axis=0) - back.sum(axis=0)
+    position = np.arange(len(left)) - (stay.cumsum() - stay).repeat(stay)
+    moved = left[position < surplus.repeat(stay)]
+    goes[moved] = np.arange(ranks).repeat(room)
+    return goes.reshape(ids.shape)
+
+
+def _taken_back(by_home: IntArray, mean: int) -> IntArray:
+    """(source, home) entries that their source computes itself, so that neither falls below nor rises above the mean."""
+    surplus, room = np.maximum(by_home.sum(axis=0) - mean, 0), np.maximum(mean - by_home.sum(axis=0), 0)
+    back = np.zeros_like(by_home)
+    for home in np.flatnonzero(surplus):
+        wanted = np.minimum(by_home[:, home], room)
+        upto = np.minimum(wanted.cumsum(), surplus[home])
+        back[:, home] = np.diff(upto, prepend=0)
+        room -= back[:, home]
+    return back
