@@ -47,7 +47,6 @@ class Echo(Balancer):
     constants: ClassVar[Mapping[str, str]] = {
         "launch": "time",
         "plan": "time",
-        "plan_per_entry": "time",
         "plan_barriers": "ratio",
         "barrier": "time",
     }

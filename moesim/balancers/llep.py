@@ -46,11 +46,9 @@ class LLEP(Balancer):
     constants: ClassVar[Mapping[str, str]] = {
         "launch": "time",
         "plan": "time",
-        "plan_per_entry": "time",
         "plan_barriers": "ratio",
         "barrier": "time",
         "host_round_trip": "time",
-        "plan_per_expert": "time",
     }
     draws = False
     weights = "before"

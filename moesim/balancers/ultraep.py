@@ -57,12 +57,12 @@ class UltraEP(Balancer):
     constants: ClassVar[Mapping[str, str]] = {
         "launch": "time",
         "plan": "time",
-        "plan_per_entry": "time",
         "plan_barriers": "ratio",
         "barrier": "time",
         "reroute": "time",
-        "task_build": "time",
         "relay_rate": "bandwidth",
+        "gradient": "time",
+        "gradient_rate": "bandwidth",
     }
     needs = frozenset({"peer-memory"})
     max_ranks = 72
