@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import reduce
+from itertools import pairwise
 
 import numpy as np
 
@@ -95,24 +96,37 @@ def _least(values: FloatArray, axis: int) -> FloatArray:
 
 
 def stages(timing: Timing, resources: Resources) -> tuple[dict[str, FloatArray], dict[str, float]]:
-    """Bounds of the four times: (R,) [s] for each rank, and [s] for the largest over ranks, of a bound run.
+    """Bounds of every stage: (R,) [s] for each rank, and [s] for the largest over ranks, of a bound run.
 
     Dispatch and layer begin together on all ranks, so they follow from the longest path, the largest over ranks also
-    where it leads over another rank; the layer also from each resource's whole load over its capacity. Expert and
-    combine begin at a moment that differs from rank to rank and that no closed form knows: a rank that begins late
-    may find everything there. So for a rank only its own work counts, and for the largest over ranks also what the
-    last rank to begin must still send to another. The four are bounds each for itself and do not add up; nor need a
-    rank of those in the first carry what is in the second.
+    where it leads over another rank; the layer also from each resource's whole load over its capacity, less that of
+    transfers that run beside it. The others begin at a moment that differs from rank to rank and that no closed form
+    knows: a rank that begins late may find everything there. So for a rank only its own work counts, and for the
+    largest over ranks also what the last rank to begin must still send to another. Each is a bound for itself and
+    they do not add up; nor need a rank of those in the first carry what is in the second.
     """
-    plan = timing.plan
-    ranked = {"dispatch": timing.end("dispatch"), "layer": timing.end("combine")}
+    ends = timing.plan.ends
+    ranked = {"dispatch": timing.end("dispatch"), "layer": timing.last}
     last = latest(timing)
-    busiest = float((timing.load / resources.capacity).max(initial=0.0))
-    largest = {"dispatch": last[plan.ends["dispatch"]], "layer": max(last[plan.ends["combine"]], busiest)}
-    for stage, before in (("expert", "dispatch"), ("combine", "expert")):
-        ranked[stage], least = _within(timing, plan.ends[before], plan.ends[stage])
+    needed = timing.load - _aside(timing.plan, resources)
+    busiest = float((needed / resources.capacity).max(initial=0.0))
+    largest = {"dispatch": last[ends["dispatch"]], "layer": max(last[timing.plan.last], busiest)}
+    follow = [(ends[before], stage, ends[stage]) for before, stage in pairwise(ends)]
+    if "backward_combine" in ends:
+        follow.append((ends["combine"], "backward", ends["backward_combine"]))
+    for first, stage, closes in follow:
+        ranked[stage], least = _within(timing, first, closes)
         largest[stage] = max(float(ranked[stage].max(initial=0.0)), least)
     return ranked, largest
+
+
+def _aside(plan: Plan, resources: Resources) -> FloatArray:
+    """(N,) units of each resource for transfers that need not end with the layer."""
+    load = np.zeros(len(resources.capacity))
+    for phase in plan.phases:
+        if isinstance(phase, Transfer) and phase.name in plan.aside:
+            load += own_demand(phase.flows, resources).load(resources)
+    return load
 
 
 def latest(timing: Timing) -> dict[str, float]:

@@ -55,6 +55,11 @@ class Built:
         """Number format of the expert weights: the scenario's, else the model's own."""
         return self.scenario.workload.expert_dtype or self.model.expert_dtype
 
+    @property
+    def train(self) -> bool:
+        """Whether a layer has a backward pass."""
+        return self.scenario.workload.phase == "train"
+
     @cached_property
     def groups(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Host and domain of each rank (R,), numbered from 0 in the order of the pod."""

@@ -42,12 +42,43 @@ def grouped_gemm(
     activations, at the achieved HBM rate, whichever takes longer (roofline; both rates derated by the device's
     measured efficiencies).
     """
+    weights = np.where(rows > 0, model.expert_bytes(form), 0.0)
+    return _roofline(model, device, form, rows, weights, slot_rank, ranks, passes=1)
+
+
+def grouped_gemm_backward(
+    model: MoEModel, device: Device, form: str, rows: IntArray, slot_rank: IntArray, ranks: int
+) -> FloatArray:
+    """(R,) [s] of the gradients of :func:`grouped_gemm`: of its input, and of its weights, which are added in fp32.
+
+    Each of the two has the FLOPs of the forward pass. The weights are read for the first; the second reads and writes
+    4 B a weight. Roofline as in the forward pass.
+    """
+    weights = np.where(rows > 0, model.expert_bytes(form) + 2.0 * gradient_bytes(model), 0.0)
+    return _roofline(model, device, form, rows, weights, slot_rank, ranks, passes=2)
+
+
+def gradient_bytes(model: MoEModel) -> float:
+    """Bytes of the fp32 gradient of one routed expert."""
+    return 2.0 * model.expert_bytes("bf16")
+
+
+def _roofline(
+    model: MoEModel,
+    device: Device,
+    form: str,
+    rows: IntArray,
+    weights: FloatArray,
+    slot_rank: IntArray,
+    ranks: int,
+    passes: int,
+) -> FloatArray:
+    """``weights`` (P,) [B] that each slot moves; ``passes`` over all rows."""
     peak = device.compute.get(compute_dtype(device, form), math.inf)
     rate = peak * device.compute_efficiency
-    flops = np.bincount(slot_rank, weights=rows * model.flops_per_entry(), minlength=ranks)
-    weights = np.bincount(slot_rank, weights=(rows > 0) * model.expert_bytes(form), minlength=ranks)
-    activations = np.bincount(slot_rank, weights=rows * 4.0 * model.dispatch_width, minlength=ranks)
-    return np.maximum(flops / rate, (weights + activations) / hbm_rate(device))
+    flops = np.bincount(slot_rank, weights=rows * model.flops_per_entry() * passes, minlength=ranks)
+    moved = weights + rows * 4.0 * model.dispatch_width * passes
+    return np.maximum(flops / rate, np.bincount(slot_rank, weights=moved, minlength=ranks) / hbm_rate(device))
 
 
 def hbm_rate(device: Device) -> float:

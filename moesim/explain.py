@@ -185,7 +185,7 @@ def _strategy(built: Built, setting: _Setting, one: Strategy) -> dict[str, Any]:
         capacity=built.scenario.workload.tokens_per_rank,
         off=frozenset(built.scenario.switch_off),
     )
-    buffers = strategy.buffers(one, _balanced(one, case), built.expert_dtype)
+    buffers = strategy.buffers(one, _balanced(one, case), built.expert_dtype, built.train)
     return {
         "name": one.name,
         "protocol": protocol.kind,

@@ -47,8 +47,6 @@ def _demand(scenario: Scenario, strategies: tuple[Strategy, ...]) -> Iterator[st
 
     work, kind = scenario.workload, scenario.routing.kind
     drawn = KINDS.get(kind).draws
-    if work.phase == "train":
-        yield "workload.phase: train has the effect of prefill, the backward pass is not modelled"
     if work.tokens_per_rank == 0:
         yield "workload.tokens_per_rank is 0: nothing is routed, so `routing` has no effect"
     if not drawn and work.steps > 1:

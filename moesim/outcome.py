@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,24 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 STAGES = ("dispatch", "expert", "combine", "layer")
+"""Stages that every layer has."""
+
+BACKWARD = ("backward_dispatch", "backward_expert", "backward_combine", "backward")
+"""Those that a layer in training has besides; the last one is the whole backward pass."""
+
 TIERS = ("self", "device", "host", "domain", "scale_out")
+COSTS = (
+    "copies_total",
+    "copies_most_sent",
+    "copies_most_received",
+    "planning_s",
+    "weights_exposed_s",
+    "weights_hidden_s",
+    "gradients_exposed_s",
+    "gradients_hidden_s",
+)
+"""What a balancer costs a layer, keys of a summary: copies of weights that travel, and times."""
+
 IMBALANCES = ("rank_max_over_mean", "rows_max_over_mean", "maxvio")
 
 
@@ -56,12 +73,12 @@ def shortage(memory: Mapping[str, float]) -> str | None:
 class StrategyOutcome:
     """One strategy's share of a :class:`moesim.result.Result`.
 
-    ``cases`` (C, 2): step and layer number. ``stages``: stage -> (C, R) [s]. ``bound``: stage -> (C,) [s],
-    the closed form of the slowest rank. ``breakdown``: label -> (C,) [s] along the slowest rank; the labels
-    of a case sum to its layer time. ``bottleneck``: resource and its utilisation, 0 to 1. ``traffic_B``:
-    payload of dispatch and combine over all ranks, mean per case, by tier; ``weights_B``: of the expert weights
-    that the balancer pushed. ``buffers_B``, ``memory_B``: per rank. ``error_estimate`` [s]: of the finish of a
-    flow. ``phases``, ``links``: rows of the tidy tables of the same name. ``cited``: every constant that entered,
+    ``cases`` (C, 2): step and layer number. ``stages``: stage -> (C, R) [s], in training also those of the backward
+    pass. ``bound``: stage -> (C,) [s], the closed form of the slowest rank. ``breakdown``: label -> (C,) [s] along
+    the slowest rank; the labels of a case sum to its layer time. ``bottleneck``: resource and its utilisation, 0 to 1.
+    ``traffic_B``: payload of dispatch and combine over all ranks, mean per case, by tier; ``weights_B``: of the expert
+    weights that the balancer pushed; ``balancing``: what it cost, the keys of :data:`COSTS`.
+    ``buffers_B``, ``memory_B``: per rank. ``error_estimate`` [s]: of the finish of a flow. ``phases``, ``links``: rows of the tidy tables of the same name. ``cited``: every constant that entered,
     with source and grade.
 
     Raises :class:`InvariantError` when shapes disagree or a breakdown does not sum to its layer time.
@@ -86,12 +103,13 @@ class StrategyOutcome:
     solves: int = 0
     error_estimate: float = 0.0
     weights_B: float = 0.0
+    balancing: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(COSTS, 0.0))
     cited: tuple[Cited, ...] = ()
     warnings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         count = len(self.cases)
-        for stage in STAGES:
+        for stage in (*STAGES, *self.stages):
             if self.stages[stage].shape != self.stages["layer"].shape or len(self.stages[stage]) != count:
                 raise InvariantError(
                     f"{self.name}: {stage} times {self.stages[stage].shape} for {count} cases"
@@ -119,8 +137,8 @@ class StrategyOutcome:
     __hash__ = None  # type: ignore[assignment]
 
     def metrics(self) -> dict[str, dict[str, float]]:
-        """``dispatch_s``, ``expert_s``, ``combine_s``, ``layer_s`` -> the five statistics [s]."""
-        return {f"{stage}_s": statistics(self.stages[stage]) for stage in STAGES}
+        """``dispatch_s``, ``expert_s``, ``combine_s``, ``layer_s``, backward ones -> the five statistics [s]."""
+        return {f"{stage}_s": statistics(times) for stage, times in self.stages.items()}
 
     def shortage(self) -> str | None:
         """What does not fit into the memory of a device, with both numbers; None if all does."""
@@ -137,13 +155,14 @@ class StrategyOutcome:
             "balancer": self.balancer,
             "assumed": list(self.assumed),
             "metrics": self.metrics(),
-            "bound_s": {stage: float(self.bound[stage].mean()) for stage in STAGES},
+            "bound_s": {stage: float(bound.mean()) for stage, bound in self.bound.items()},
             "bottleneck": {"resource": resource, "utilisation": utilisation},
             "breakdown_s": {label: float(part.mean()) for label, part in self.breakdown.items()},
             "imbalance": {key: self.imbalance.get(key) for key in IMBALANCES}
             | {"after": {key: after.get(key) for key in IMBALANCES}},
             "traffic_B": {tier: self.traffic_B.get(tier, 0.0) for tier in TIERS},
             "weights_B": self.weights_B,
+            "balancing": dict(self.balancing),
             "buffers_B": dict(self.buffers_B),
             "memory_B": dict(self.memory_B),
             "bandwidth_Bps": dict(self.bandwidth_Bps),

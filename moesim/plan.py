@@ -109,16 +109,32 @@ class Transfer:
 Phase = Local | Transfer
 
 
+@dataclass(frozen=True)
+class Beside:
+    """Transfers that nothing of their own layer waits for, and how long other work hides them.
+
+    They may take the whole layer and ``layers`` more, and then as long as ``stage`` of the next one takes; what
+    outlasts that lengthens the layer under ``label``. Other layers and stages count with their closed form.
+    """
+
+    phases: tuple[str, ...]
+    label: str
+    layers: int = 0
+    stage: str | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """A DAG of phases in topological order, with the phase whose end closes each stage.
 
-    ``ends`` maps ``dispatch``, ``expert`` and ``combine`` to a phase name. ``ranks``: R.
+    ``ends`` maps ``dispatch``, ``expert`` and ``combine``, and in training the same three with ``backward_`` before, in
+    the order in which they follow each other, to a phase name. ``ranks``: R. ``beside``: see :class:`Beside`.
     """
 
     ranks: int
     phases: tuple[Phase, ...]
     ends: dict[str, str] = field(default_factory=dict)
+    beside: tuple[Beside, ...] = ()
 
     def __post_init__(self) -> None:
         seen: set[str] = set()
@@ -129,6 +145,16 @@ class Plan:
             if missing:
                 raise ValueError(f"phase {phase.name!r} waits for {missing}, which do not come before it")
             seen.add(phase.name)
-        absent = [name for name in self.ends.values() if name not in seen]
+        absent = [name for name in (*self.ends.values(), *self.aside) if name not in seen]
         if absent:
             raise ValueError(f"stage ends {absent} are not phases of the plan")
+
+    @property
+    def last(self) -> str:
+        """The phase that closes the layer."""
+        return list(self.ends.values())[-1]
+
+    @property
+    def aside(self) -> frozenset[str]:
+        """Names of the transfers that run beside the layer."""
+        return frozenset(name for one in self.beside for name in one.phases)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from moesim import timing, traffic
+from moesim import balancing, timing, traffic
 from moesim.contention import Resources
-from moesim.outcome import STAGES, StrategyOutcome
+from moesim.outcome import StrategyOutcome
 from moesim.plan import FloatArray, Plan, Transfer
 from moesim.protocols import Case
 from moesim.strategy import Strategy
@@ -33,6 +33,7 @@ class Record:
     before: list[dict[str, float]] = field(default_factory=list)
     after: list[dict[str, float]] = field(default_factory=list)
     weights: list[float] = field(default_factory=list)
+    costs: list[dict[str, float]] = field(default_factory=list)
     moved: list[dict[str, FloatArray]] = field(default_factory=list)
     phases: list[dict[str, object]] = field(default_factory=list)
     buffers: dict[str, float] = field(default_factory=dict)
@@ -45,18 +46,26 @@ class Record:
         self,
         where: tuple[int, int],
         case: Case,
-        plan: Plan,
+        closed: Timing,
         ran: Timing,
         times: dict[str, FloatArray],
         largest: dict[str, float],
         home: Traffic,
-        closed: bool,
     ) -> None:
-        parts = timing.breakdown(ran)
-        missing = largest["layer"] - float(times["layer"].max(initial=0.0))
-        if missing > 0.0 and closed:
-            parts[timing.WIRE] = parts.get(timing.WIRE, 0.0) + missing
-        if closed:
+        """Add a case that ``ran``, ``closed`` itself where the closed form is the answer.
+
+        ``times``, ``largest``: stages of each rank, and their bounds, without what outlasts the layer.
+        """
+        plan, parts = ran.plan, timing.breakdown(ran)
+        beside, least = timing.exposed(ran, closed), sum(timing.exposed(closed, closed).values())
+        times = times | {"layer": times["layer"] + sum(beside.values())}
+        largest = largest | {"layer": max(largest["layer"], float(closed.last.max(initial=0.0)) + least)}
+        for label, seconds in beside.items():
+            parts[label] = parts.get(label, 0.0) + seconds
+        if ran is closed:
+            missing = largest["layer"] - float(times["layer"].max(initial=0.0))
+            if missing > 0.0:
+                parts[timing.WIRE] = parts.get(timing.WIRE, 0.0) + missing
             # Whose time the largest is no closed form knows, so the slowest rank carries it.
             times = {stage: _lifted(own, largest[stage]) for stage, own in times.items()}
         self.cases.append(where)
@@ -66,10 +75,11 @@ class Record:
         self.load = ran.load if not len(self.load) else self.load + ran.load
         if ran.others is not None:
             self.others = ran.others if self.others is None else self.others + ran.others
-        gemm = ran.spans[plan.ends["expert"]]
-        self.gemm.append(gemm.end - gemm.start)
+        gemms = (ran.spans[name] for stage, name in plan.ends.items() if stage.endswith("expert"))
+        self.gemm.append(sum((gemm.end - gemm.start for gemm in gemms), np.zeros(case.ranks)))
         self.sizes.append(_traffic(self.strategy, case))
         self.weights.append(_weights(plan))
+        self.costs.append(balancing.costs(case, ran, parts))
         self.before.append(_imbalance(home))
         self.after.append(_imbalance(case.traffic))
         self.moved.append(
@@ -86,7 +96,7 @@ class Record:
         self.dropped.append(self.strategy.protocol.dropped(case))
 
     def outcome(self, shared: Resources) -> StrategyOutcome:
-        stages = {stage: np.array([times[stage] for times in self.times]) for stage in STAGES}
+        stages = {stage: np.array([times[stage] for times in self.times]) for stage in self.times[0]}
         labels = list(dict.fromkeys(label for parts in self.parts for label in parts))
         links = _links(shared, self.load, self.others, float(stages["layer"].max(axis=1).sum()))
         before, after = _mean(self.before), _mean(self.after)
@@ -97,12 +107,13 @@ class Record:
             assumed=self.strategy.assumed,
             cases=np.array(self.cases, dtype=np.int64).reshape(-1, 2),
             stages=stages,
-            bound={stage: np.array([one[stage] for one in self.bound]) for stage in STAGES},
+            bound={stage: np.array([one[stage] for one in self.bound]) for stage in stages},
             breakdown={label: np.array([parts.get(label, 0.0) for parts in self.parts]) for label in labels},
             bottleneck=_bottleneck(links, np.array(self.gemm), stages["layer"]),
             imbalance={**before, "after": after},
             traffic_B=_mean(self.sizes),
             weights_B=float(np.mean(self.weights)),
+            balancing=_mean(self.costs),
             buffers_B=self.buffers,
             memory_B=self.memory,
             bandwidth_Bps={**self._bandwidth("dispatch"), "combine": self._bandwidth("combine")},
@@ -176,7 +187,7 @@ def _bytes_moved(one: Strategy, case: Case, plan: Plan, stage: str) -> tuple[flo
     before = names.index(plan.ends["expert"]) if back else -1
     wire = np.zeros(case.ranks)
     for phase in plan.phases[before + 1 : names.index(plan.ends[stage]) + 1]:
-        if isinstance(phase, Transfer):
+        if isinstance(phase, Transfer) and phase.label not in timing.BALANCING:
             owner = phase.flows.dst if back else phase.flows.src
             wire += np.bincount(owner, weights=phase.flows.wire, minlength=case.ranks)
     protocol = one.protocol

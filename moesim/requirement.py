@@ -10,9 +10,10 @@ from typing import Any
 
 from moesim import units
 from moesim.errors import InputError, Problem
+from moesim.outcome import BACKWARD, STAGES
 from moesim.registry import nearest
 
-METRICS = ("dispatch_s", "expert_s", "combine_s", "layer_s")
+METRICS = tuple(f"{stage}_s" for stage in (*STAGES, *BACKWARD))
 STATISTICS = ("mean", "p50", "p99", "max", "critical")
 
 _COMPARE: dict[str, Callable[[float, float], bool]] = {

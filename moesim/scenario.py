@@ -211,10 +211,22 @@ def _strangers(document: Document, names: list[str]) -> Iterator[Problem]:
             wanted = requirement.parse(text).strategy if isinstance(text, str) else None
         except InputError:
             continue  # the schema says what is wrong with it
+        if (
+            wanted is not None
+            and requirement.parse(text).metric.startswith("backward")
+            and not _trains(document)
+        ):
+            legal = "workload.phase: train"
+            yield document.problem(("require", number), "without training there is no backward pass", legal)
         if wanted is not None and names and wanted not in names:
             yield document.problem(
                 ("require", number), f"there is no strategy {wanted!r}", nearest(wanted, names)
             )
+
+
+def _trains(document: Document) -> bool:
+    work = document.data.get("workload")
+    return isinstance(work, dict) and work.get("phase") == "train"
 
 
 def _files(document: Document) -> Iterator[Problem]:

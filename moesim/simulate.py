@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from moesim import __version__, bounds, execution, fabrics, resources, strategy, traffic, units
+from moesim import __version__, bounds, execution, fabrics, resources, strategy, timing, traffic, units
 from moesim.balancers import BALANCERS, Balancer, Context, static_assignment
 from moesim.build import Built, build
 from moesim.contention import Resources, demand
@@ -20,7 +20,6 @@ from moesim.result import Result, sources_of
 from moesim.routing import Routes, routes, same_ways
 from moesim.scenario import Scenario
 from moesim.strategy import Strategy
-from moesim.timing import Timing
 from moesim.traffic import Traffic
 
 Progress = Callable[[int, int, str], None]
@@ -74,10 +73,10 @@ class _Pod:
         return self.built.routes[access]
 
     def resources(self, one: Strategy) -> Resources:
-        access, cores = one.costs.access, int(one.costs["cores"])
-        if (access, cores) not in self._resources:
-            self._resources[access, cores] = Resources(self.routes(access), cores)
-        return self._resources[access, cores]
+        access, engines = one.costs.access, one.engines
+        if (access, engines) not in self._resources:
+            self._resources[access, engines] = Resources(self.routes(access), engines)
+        return self._resources[access, engines]
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +138,7 @@ def _case(built: Built, pod: _Pod, one: Strategy, batch: _Batch, off: frozenset[
 def _simulate(built: Built, pod: _Pod, record: Record, batch: _Batch, where: tuple[int, int]) -> None:
     scenario, one = built.scenario, record.strategy
     case = _case(built, pod, one, batch, frozenset(scenario.switch_off))
-    plan = strategy.plan(one, case, built.expert_dtype)
+    plan = strategy.plan(one, case, built.expert_dtype, built.train)
     shared = pod.resources(one)
     closed = bounds.run(plan, shared)
     ranked, largest = bounds.stages(closed, shared)
@@ -147,9 +146,9 @@ def _simulate(built: Built, pod: _Pod, record: Record, batch: _Batch, where: tup
         times, ran = ranked, closed
     else:
         ran = execution.run(plan, shared, tolerance=scenario.tolerance, background=_background(built))
-        times = _stages(ran)
-    record.add(where, case, plan, ran, times, largest, batch.home, closed=scenario.fidelity == "bound")
-    sizes = strategy.buffers(one, case, built.expert_dtype)
+        times = timing.stages(ran)
+    record.add(where, case, closed, ran, times, largest, batch.home)
+    sizes = strategy.buffers(one, case, built.expert_dtype, built.train)
     # Buffers that follow the demand have to hold the largest of all cases.
     record.buffers = {kind: max(size, record.buffers.get(kind, 0.0)) for kind, size in sizes.items()}
     record.memory = strategy.memory(case, built.model, built.expert_dtype, record.buffers)
@@ -163,12 +162,6 @@ def _background(built: Built) -> tuple[FlowSet, FloatArray] | None:
     return FlowSet.of(src, dst, np.array([flow.size for flow in flows])), np.array(
         [flow.start for flow in flows]
     )
-
-
-def _stages(ran: Timing) -> dict[str, FloatArray]:
-    """(R,) [s] of the four times: each stage from where the one before it ended on that rank."""
-    dispatch, expert, combine = (ran.end(stage) for stage in ("dispatch", "expert", "combine"))
-    return {"dispatch": dispatch, "expert": expert - dispatch, "combine": combine - expert, "layer": combine}
 
 
 def _idle_inputs(built: Built, pod: _Pod, records: list[Record]) -> Iterator[str]:
@@ -234,12 +227,12 @@ def _idle_background(built: Built, pod: _Pod, records: list[Record]) -> Iterator
 def _costs(built: Built, pod: _Pod, one: Strategy, batch: _Batch, off: frozenset[str]) -> FloatArray:
     """Everything that a cost term can change in a strategy: when its stages end, what its phases take, its buffers."""
     case = _case(built, pod, one, batch, off)
-    plan = strategy.plan(one, case, built.expert_dtype)
+    plan = strategy.plan(one, case, built.expert_dtype, built.train)
     closed = bounds.run(plan, pod.resources(one))
     ends = [closed.end(stage) for stage in plan.ends]
     local = [phase.duration for phase in plan.phases if isinstance(phase, Local)]
     cores = [phase.flows.core_s.sum(keepdims=True) for phase in plan.phases if isinstance(phase, Transfer)]
-    sizes = np.array(list(strategy.buffers(one, case, built.expert_dtype).values()))
+    sizes = np.array(list(strategy.buffers(one, case, built.expert_dtype, built.train).values()))
     return np.concatenate([*ends, *local, *cores, sizes])
 
 

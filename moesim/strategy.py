@@ -202,7 +202,9 @@ def buffers(strategy: Strategy, case: Case, dtype: str, train: bool = False) -> 
 def memory(case: Case, model: MoEModel, dtype: str, sizes: Mapping[str, float]) -> dict[str, float]:
     """Bytes per rank: expert weights of all MoE layers, buffers, what the device has. Attention and KV are not ours."""
     return {
-        "expert_weights": float(model.experts // case.ranks) * model.expert_bytes(dtype) * model.moe_layers,
+        "expert_weights": float(case.model.experts // case.ranks)
+        * model.expert_bytes(dtype)
+        * model.moe_layers,
         "buffers": float(sum(sizes.values())),
         "device": case.device.memory,
     }

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from moesim.errors import InputError, Problem
-from moesim.outcome import STAGES, FloatArray, IntArray, StrategyOutcome
+from moesim.outcome import BACKWARD, STAGES, FloatArray, IntArray, StrategyOutcome
 
 Row = Mapping[str, Any]
 TABLES = ("cases", "ranks", "phases", "links")
@@ -40,13 +40,13 @@ def rows(table: str, outcomes: Sequence[StrategyOutcome]) -> list[Row]:
 
 def _case_rows(outcome: StrategyOutcome) -> Iterable[Row]:
     for number, (step, layer) in enumerate(outcome.cases.tolist()):
-        bounds = {f"{_BOUND}{stage}_s": float(outcome.bound[stage][number]) for stage in STAGES}
+        bounds = {f"{_BOUND}{stage}_s": float(bound[number]) for stage, bound in outcome.bound.items()}
         parts = {f"{_PART}{label}_s": float(part[number]) for label, part in outcome.breakdown.items()}
         yield {"step": step, "layer": layer, **bounds, **parts}
 
 
 def _rank_rows(outcome: StrategyOutcome) -> Iterable[Row]:
-    columns = {f"{stage}_s": outcome.stages[stage].tolist() for stage in STAGES}
+    columns = {f"{stage}_s": times.tolist() for stage, times in outcome.stages.items()}
     ranks = outcome.stages["layer"].shape[1]
     for number, (step, layer) in enumerate(outcome.cases.tolist()):
         for rank in range(ranks):
@@ -105,12 +105,13 @@ def arrays(
     """
     numbers = np.array([(row["step"], row["layer"]) for row in cases], dtype=np.int64).reshape(-1, 2)
     shape = (len(cases), len(ranks) // max(len(cases), 1))
+    trained = BACKWARD if ranks and f"{BACKWARD[0]}_s" in ranks[0] else ()
     stages = {
         stage: np.array([row[f"{stage}_s"] for row in ranks], dtype=np.float64).reshape(shape)
-        for stage in STAGES
+        for stage in (*STAGES, *trained)
     }
     bound = {
-        stage: np.array([row[f"{_BOUND}{stage}_s"] for row in cases], dtype=np.float64) for stage in STAGES
+        stage: np.array([row[f"{_BOUND}{stage}_s"] for row in cases], dtype=np.float64) for stage in stages
     }
     labels = [name[len(_PART) : -len("_s")] for name in (cases[0] if cases else ()) if name.startswith(_PART)]
     parts = {

@@ -12,7 +12,8 @@ from moesim.plan import After, FloatArray, IntArray, Phase, Plan, Transfer, When
 
 WAIT = "wait"
 WIRE = "wire"
-WEIGHTS = "weights"
+BALANCING = ("planning", "weights", "gradients")
+"""Labels of what a balancer costs: waiting for it, or for a rank that is held up by it, is its price too."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,19 +73,60 @@ class Timing:
     error_estimate: float = 0.0
 
     def end(self, stage: str) -> FloatArray:
-        """(R,) [s] when ``stage`` (dispatch, expert, combine) closed on each rank."""
+        """(R,) [s] when ``stage`` closed on each rank."""
         return self.spans[self.plan.ends[stage]].end
+
+    @property
+    def last(self) -> FloatArray:
+        """(R,) [s] when the layer closed on each rank."""
+        return self.spans[self.plan.last].end
+
+
+def stages(ran: Timing) -> dict[str, FloatArray]:
+    """(R,) [s] of each stage, from where the one before it ended on that rank, and of the ``layer``.
+
+    A plan with a backward pass also has ``backward``, all three stages of it.
+    """
+    times: dict[str, FloatArray] = {}
+    before = np.zeros(ran.plan.ranks)
+    for stage in ran.plan.ends:
+        end = ran.end(stage)
+        times[stage] = end - before
+        before = end
+    if "backward_combine" in times:
+        times["backward"] = before - ran.end("combine")
+    return times | {"layer": before}
+
+
+def exposed(ran: Timing, closed: Timing) -> dict[str, float]:
+    """Label -> [s] by which transfers beside the layer outlast the work that hides them; see :class:`Beside`.
+
+    ``closed``: the closed form of the same plan, so that what counts as hidden does not hang on the fidelity.
+    """
+    found: dict[str, float] = {}
+    layer, other = float(ran.last.max(initial=0.0)), float(closed.last.max(initial=0.0))
+    for one in ran.plan.beside:
+        spans = [ran.spans[name] for name in one.phases]
+        end = max(float(np.maximum(span.end, span.moment(When.INBOUND)).max(initial=0.0)) for span in spans)
+        room = layer + one.layers * other
+        if one.stage is not None:
+            before = list(closed.plan.ends)[list(closed.plan.ends).index(one.stage) - 1]
+            room += float(closed.end(one.stage).max() - closed.end(before).max())
+        if end > room:
+            found[one.label] = found.get(one.label, 0.0) + end - room
+    return found
 
 
 def breakdown(timing: Timing) -> dict[str, float]:
     """Seconds by label along the time line of the rank that ends last; they sum to its layer time.
 
-    Walks back from the end of the combine. A local phase counts under its own label. Where the rank waited for a
+    Walks back from the end of the layer. A local phase counts under its own label. Where the rank waited for a
     transfer, the time before the sender of the last flow had begun is ``wait``, the least time of that sender's flows
-    on the fabric is ``wire``, and what cores and contention added to it carries the transfer's own label.
+    on the fabric is ``wire``, and what cores and contention added to it carries the transfer's own label. What a
+    balancer sends keeps its label in all, and so does waiting for a rank that does it.
     """
     phases = {phase.name: phase for phase in timing.plan.phases}
-    name = timing.plan.ends["combine"]
+    name = timing.plan.last
     rank = int(np.argmax(timing.spans[name].end))
     when = When.MINE
     spent: defaultdict[str, float] = defaultdict(float)
@@ -94,7 +136,7 @@ def breakdown(timing: Timing) -> dict[str, float]:
         if isinstance(phase, Transfer):
             # What streams and has enough to do itself was held up by the start of the transfer only.
             if when is not When.STREAM:
-                _add_transfer(spent, phase, timing.spans[name], rank, when)
+                _add_transfer(spent, timing, phase, rank, when)
         else:
             source = streamed(phase.after)
             end = float(timing.spans[name].end[rank])
@@ -111,15 +153,19 @@ def breakdown(timing: Timing) -> dict[str, float]:
         name, when = binding.phase, binding.when
         if when is When.ALL:
             # Waiting for weights that others still push is the price of the weights, not of a straggler.
-            cause = phases[name].label if phases[name].label == WEIGHTS else WAIT
-            spent[cause] += start - float(timing.spans[name].end[rank])
+            ended = timing.spans[name].end
+            if phases[name].label in BALANCING:
+                spent[phases[name].label] += start - float(ended[rank])
+            else:
+                _add_wait(spent, timing, int(ended.argmax()), float(ended[rank]), start)
             when = When.MINE
     dust = 1e-9 * sum(spent.values())
     return {label: seconds for label, seconds in spent.items() if seconds > dust}
 
 
-def _add_transfer(spent: dict[str, float], phase: Transfer, span: Span, rank: int, when: When) -> None:
+def _add_transfer(spent: dict[str, float], timing: Timing, phase: Transfer, rank: int, when: When) -> None:
     """Split what a rank spent on a transfer into waiting, wire and the rest."""
+    span = timing.spans[phase.name]
     assert span.last is not None
     assert span.wire is not None
     start = float(span.start[rank])
@@ -129,9 +175,24 @@ def _add_transfer(spent: dict[str, float], phase: Transfer, span: Span, rank: in
         sender = int(span.last[rank]) if span.last[rank] >= 0 else rank
     begun = min(max(float(span.start[sender]), start), moment)
     wire = min(float(span.wire[sender]), moment - begun)
-    spent[WAIT] += begun - start
-    spent[WIRE] += wire
+    _add_wait(spent, timing, sender, start, begun)
+    spent[phase.label if phase.label in BALANCING else WIRE] += wire
     spent[phase.label] += moment - begun - wire
+
+
+def _add_wait(spent: dict[str, float], timing: Timing, other: int, start: float, end: float) -> None:
+    """Of the time that a rank waited for ``other``, what that one spent on balancing counts as such."""
+    done = start
+    for phase in timing.plan.phases:
+        if done >= end:
+            break
+        span = timing.spans[phase.name]
+        ran_on = max(float(span.start[other]), done), min(float(span.end[other]), end)
+        if phase.label in BALANCING and phase.name not in timing.plan.aside and ran_on[1] > ran_on[0]:
+            spent[phase.label] += ran_on[1] - ran_on[0]
+            spent[WAIT] += ran_on[0] - done
+            done = ran_on[1]
+    spent[WAIT] += max(end - done, 0.0)
 
 
 def _binding(timing: Timing, phase: Phase, rank: int) -> After | None:

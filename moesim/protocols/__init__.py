@@ -142,6 +142,12 @@ class Protocol(ABC):
         sms = getattr(self.params, "sms", None)
         return found if sms is None else found.with_value("cores", float(sms))
 
+    def for_gradients(self) -> Protocol:
+        """The same protocol in a backward pass, where rows travel in ``bf16`` both ways."""
+        if getattr(self.params, "dispatch", "bf16") == "bf16":
+            return self
+        return type(self)(self.params.model_copy(update={"dispatch": "bf16"}))
+
     def dropped(self, case: Case) -> float:
         """Share of the entries that the protocol does not deliver."""
         return 0.0

@@ -14,10 +14,11 @@ def recorded(one, fidelity="fluid", cases=((0, 0),)):
     """The outcome of the same layer, run once a case."""
     record = Record(one.strategy)
     for where in cases:
-        ranked, largest = bounds.stages(one.bound(), one.resources)
-        ran = one.fluid(0.003) if fidelity == "fluid" else one.bound()
+        closed = one.bound()
+        ranked, largest = bounds.stages(closed, one.resources)
+        ran = one.fluid(0.003) if fidelity == "fluid" else closed
         times = stages(ran) if fidelity == "fluid" else ranked
-        record.add(where, one.case, one.plan, ran, times, largest, one.case.traffic, closed=ran.solves == 0)
+        record.add(where, one.case, closed, ran, times, largest, one.case.traffic)
     record.buffers = one.buffers()
     record.memory = strategy.memory(one.case, one.case.model, "bf16", record.buffers)
     return record.outcome(one.resources)
@@ -55,13 +56,12 @@ def test_in_closed_form_the_slowest_rank_takes_the_bound(one):
 
 
 def test_ranks_alike_but_for_rounding_all_take_the_bound(one):
-    ranked, largest = bounds.stages(one.bound(), one.resources)
+    closed = one.bound()
+    ranked, largest = bounds.stages(closed, one.resources)
     times = np.full(32, largest["layer"] / 2) * (1 + 1e-15 * np.arange(32))
     times[0] /= 2
     record = Record(one.strategy)
-    record.add(
-        (0, 0), one.case, one.plan, one.bound(), {**ranked, "layer": times}, largest, one.case.traffic, True
-    )
+    record.add((0, 0), one.case, closed, closed, {**ranked, "layer": times}, largest, one.case.traffic)
     assert record.times[0]["layer"][1:] == pytest.approx(np.full(31, largest["layer"]))
     assert record.times[0]["layer"][0] == times[0]
 

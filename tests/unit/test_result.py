@@ -12,7 +12,7 @@ import pytest
 
 from moesim import resources, tables, yamlio
 from moesim.errors import InputError
-from moesim.outcome import StrategyOutcome
+from moesim.outcome import COSTS, StrategyOutcome
 from moesim.result import Result, changed_inputs, load_summary, ready, sources_of
 from moesim.sources import Cited, Grade
 
@@ -57,6 +57,7 @@ def test_keys_of_the_document_are_stable(make_result: Make) -> None:
         "imbalance": {**IMBALANCE, "after": IMBALANCE},
         "traffic_B": dict.fromkeys(("self", "device", "host", "domain", "scale_out"), "float"),
         "weights_B": "float",
+        "balancing": dict.fromkeys(COSTS, "float"),
         "buffers_B": {"dispatch": "float", "combine": "float"},
         "memory_B": {"expert_weights": "float", "buffers": "float", "device": "float"},
         "bandwidth_Bps": {**BANDWIDTH, "combine": BANDWIDTH},

@@ -32,9 +32,16 @@ def test_without_a_planning_balancer_a_layer_is_dispatch_gemm_combine():
 
 def test_all_ranks_leave_the_planning_together():
     one = layer("deepep-ll", "moonep")
-    first = one.plan.phases[1]
-    assert one.plan.phases[0].name == "plan"
-    assert [(dep.phase, dep.when) for dep in first.after] == [("plan", When.ALL)]
+    counts, decided, spread, first = one.plan.phases[:4]
+    assert [phase.name for phase in (counts, decided, spread)] == ["plan.counts", "plan", "plan.multicast"]
+    assert [(dep.phase, dep.when) for dep in spread.after] == [("plan", When.ALL)]
+    ran = one.fluid()
+    assert {dep.phase for dep in first.after} == {"plan.multicast"}
+    # Every rank has the plan, 3 int32 an expert and rank, at one moment.
+    size = 3 * 4 * 16 * 8
+    assert spread.flows.payload.tolist() == [size] * 7
+    here = ran.spans["plan.multicast"].moment(When.INBOUND)[1:]
+    assert here == pytest.approx(ran.spans["plan"].end[1:] + one.case.routes.latency[0, 1] + size / 100e9)
 
 
 def test_planning_costs_what_the_calibration_says():
