@@ -12,18 +12,22 @@ from moesim.placement import Assignment, Placement
 IntArray = NDArray[np.int64]
 
 
+def by_expert(ids: NDArray[np.integer]) -> IntArray:
+    """Positions of the entries of ``ids`` (N, K), row after row, by expert."""
+    flat = ids.ravel()
+    # Sixteen-bit ids take numpy's radix sort.
+    return np.argsort(flat.astype(np.uint16) if flat.size and flat.max() < 2**16 else flat, kind="stable")
+
+
 def ordinals(ids: NDArray[np.integer]) -> IntArray:
     """How many entries of the same expert come before each entry of ``ids`` (N, K), row after row.
 
     >>> ordinals(np.array([[0, 3], [3, 1], [0, 3]])).tolist()
     [[0, 0], [1, 0], [1, 2]]
     """
-    flat = ids.ravel()
-    # Sixteen-bit ids take numpy's radix sort.
-    order = np.argsort(flat.astype(np.uint16) if flat.size and flat.max() < 2**16 else flat, kind="stable")
-    counts = np.bincount(flat)
-    found = np.empty(flat.size, dtype=np.int64)
-    found[order] = np.arange(flat.size) - (counts.cumsum() - counts).repeat(counts)
+    counts = np.bincount(ids.ravel())
+    found = np.empty(ids.size, dtype=np.int64)
+    found[by_expert(ids)] = np.arange(ids.size) - (counts.cumsum() - counts).repeat(counts)
     return found.reshape(ids.shape)
 
 
@@ -34,11 +38,11 @@ def split_evenly(ids: NDArray[np.integer], placement: Placement) -> IntArray:
     Deployments take the place of the entry in its rank's batch for j, or chance, and come close.
     """
     held = np.flatnonzero(placement.slot_expert >= 0)
-    by_expert = held[np.argsort(placement.slot_expert[held], kind="stable")]
+    in_order = held[np.argsort(placement.slot_expert[held], kind="stable")]
     copies = np.bincount(placement.slot_expert[held], minlength=placement.experts)
     first = copies.cumsum() - copies
     wide = ids.astype(np.int64)
-    return by_expert[first[wide] + ordinals(ids) % copies[wide]]
+    return in_order[first[wide] + ordinals(ids) % copies[wide]]
 
 
 def assigned(

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moesim.balancers import BALANCERS, Balancer, Context
+from moesim.balancers import _copies as copies
 from moesim.balancers._dealing import counts_by_source
 from moesim.placement import Assignment, Placement, experts_per_rank
 
@@ -39,9 +40,11 @@ class Oracle(Balancer):
         pairs = goes * experts + ids.astype(np.int64)
         # A slot for every expert at home, and one for every pair of rank and expert that meets elsewhere.
         home = np.arange(experts) // local
-        at_home = home * experts + np.arange(experts)
-        known = np.union1d(at_home, pairs.ravel())
-        slot = np.searchsorted(known, pairs)
+        needed = np.zeros(ranks * experts, dtype=bool)
+        needed[home * experts + np.arange(experts)] = True
+        needed[pairs] = True
+        known = np.flatnonzero(needed)
+        slot = (needed.cumsum() - 1)[pairs]
         placement = Placement(known % experts, known // experts, experts, ranks, home)
         return Assignment(
             placement=placement,
@@ -53,34 +56,31 @@ class Oracle(Balancer):
 
 def destinations(ids: NDArray[np.integer], counts: IntArray, local: int) -> IntArray:
     """(T*R, K) rank that computes each entry; ``counts`` (R, E) from each source, ``local`` experts on a rank."""
-    ranks = len(counts)
+    ranks, experts = counts.shape
     by_home = counts.reshape(ranks, ranks, local).sum(axis=2)  # source, home
     mean = int(counts.sum()) // ranks
     back = _taken_back(by_home, mean)
-    load = by_home.sum(axis=0) - back.sum(axis=0) + back.sum(axis=1)
-    # The k-th of the entries that are still too many goes to the k-th place that is still free.
-    surplus, room = np.maximum(load - mean, 0), np.maximum(mean - load, 0)
     source = np.arange(ranks).repeat(len(ids) // ranks)[:, None]
-    home = ids.astype(np.int64) // local
-    goes = home.copy().ravel()
-    # By home, then source, then expert: what is taken back comes first, so that few experts are split.
-    order = np.lexsort((ids.ravel(), np.broadcast_to(source, ids.shape).ravel(), home.ravel()))
-    group = home.ravel()[order] * ranks + np.broadcast_to(source, ids.shape).ravel()[order]
-    sizes = by_home.T.ravel()
-    number = np.arange(len(order)) - (sizes.cumsum() - sizes)[group]
-    returns = number < back.T.ravel()[group]
-    goes[order[returns]] = group[returns] % ranks
-    left = order[~returns]
-    left = left[np.lexsort((ids.ravel()[left], home.ravel()[left]))]
+    home = np.arange(experts) // local
+    # What a source takes back from a home are the first entries there, by expert: few experts are split.
+    blocks = counts.reshape(ranks, ranks, local)
+    first = (blocks.cumsum(axis=2) - blocks).reshape(ranks, experts) - (counts.cumsum(axis=0) - counts)
+    wide = ids.astype(np.int64)
+    returns = copies.ordinals(ids) + first[source, wide] < back[:, home][source, wide]
+    goes = np.where(returns, source, home[wide])
+    # Of the others the first ones of a home are too many; the k-th of all these goes to the k-th place left free.
     stay = by_home.sum(axis=0) - back.sum(axis=0)
+    load = stay + back.sum(axis=1)
+    order = copies.by_expert(ids)
+    left = order[~returns.ravel()[order]]
     position = np.arange(len(left)) - (stay.cumsum() - stay).repeat(stay)
-    moved = left[position < surplus.repeat(stay)]
-    goes[moved] = np.arange(ranks).repeat(room)
-    return goes.reshape(ids.shape)
+    moved = left[position < np.maximum(load - mean, 0).repeat(stay)]
+    goes.ravel()[moved] = np.arange(ranks).repeat(np.maximum(mean - load, 0))
+    return goes
 
 
 def _taken_back(by_home: IntArray, mean: int) -> IntArray:
-    """(source, home) entries that their source computes itself, so that neither falls below nor rises above the mean."""
+    """(source, home) entries that their source computes itself: it stays below the mean, and they above."""
     surplus, room = np.maximum(by_home.sum(axis=0) - mean, 0), np.maximum(mean - by_home.sum(axis=0), 0)
     back = np.zeros_like(by_home)
     for home in np.flatnonzero(surplus):
