@@ -2,15 +2,21 @@
 
     pytest tests/benchmarks -m benchmark_works -s
 
-One tiny work of each kind always runs, so that this file keeps working.
+One tiny work of each kind always runs, so that this file keeps working. Where SimGrid and its headers are installed
+(``apt-get install libsimgrid-dev g++``), its time for the same works is taken in the same run; for the largest of
+them, minutes, only if MOESIM_SIMGRID_LONG is set.
 """
 
 from __future__ import annotations
 
+import os
 import resource
+import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -110,3 +116,86 @@ def test_growth_with_the_default_tolerance() -> None:
     exponent = np.polyfit(np.log(flows), np.log(seconds), 1)[0]
     print(f"\nexponent of time over flows {exponent:.2f}", end="")
     assert max(solves) <= 2 * min(solves)
+
+
+@pytest.mark.benchmark_works
+def test_starts_of_their_own_for_each_rank() -> None:
+    """147,072 flows, each source starting at its own instant: as many more solves as starts, not more work a solve."""
+    work = superpod(384)
+    rows = work.arguments()
+    together = _timed("C", work, 0.003)
+    late = np.random.default_rng(0).permutation(384)[work.path[:, 0]] / 384 * 0.2 * work.shortest
+    began = time.process_time()
+    found = finish_times(*rows[:-1], late, 0.003)
+    print(f"\n{'late':>5} {time.process_time() - began:8.3f} s of CPU {found.solves:>7} solves", end="")
+    assert found.solves <= together.solves + 384 * 1.2
+    assert (found.finish > late).all()
+
+
+@pytest.fixture(scope="session")
+def simgrid(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The driver that plays works on SimGrid, compiled."""
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("no g++")
+    driver = tmp_path_factory.mktemp("simgrid") / "simgrid_flows"
+    source = Path(__file__).with_name("simgrid_flows.cpp")
+    made = subprocess.run(
+        [compiler, "-O2", "-std=c++17", str(source), "-lsimgrid", "-o", str(driver)],
+        capture_output=True,
+        text=True,
+    )
+    if made.returncode:
+        pytest.skip(f"SimGrid is not installed: {made.stderr.splitlines()[0]}")
+    return driver
+
+
+# Pure max-min sharing: no protocol's factor, window or cross-traffic.
+PURE = [
+    f"--cfg=network/{option}"
+    for option in (
+        "model:CM02", "TCP-gamma:0", "crosstraffic:0", "bandwidth-factor:1", "latency-factor:1", "weight-S:0"
+    )
+]  # fmt: skip
+
+
+# SimGrid takes times 1e-9 s apart for one: in slow motion, that is far below the times of a work.
+SLOWER = 1e6
+
+
+def _on_simgrid(driver: Path, work: Work) -> tuple[float, np.ndarray]:
+    """Seconds that SimGrid takes for a work, and when flows finish (F,) [s]."""
+    flows, times = driver.with_name("flows"), driver.with_name("times")
+    ranks = work.path[:, -1].min()  # ports up come before ports down
+    lines = [f"{len(work.size)} {len(work.capacity)}", " ".join(f"{c:.17g}" for c in work.capacity / SLOWER)]
+    for row, size in zip(work.path, work.size, strict=True):
+        links = row[row >= 0]
+        lines.append(" ".join(map(str, [row[0], row[-1] - ranks, int(size), len(links), *links])))
+    flows.write_text("\n".join(lines))
+    ran = subprocess.run([driver, flows, times, *PURE], capture_output=True, text=True, check=True)
+    return float(ran.stdout), np.loadtxt(times) / SLOWER
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["tiny", *(pytest.param(name, marks=pytest.mark.benchmark_works) for name in ("B", "C48", "C96", "D"))],
+)
+def test_simgrid_gives_the_same_finishes(name: str, simgrid: Path) -> None:
+    if name == "D" and "MOESIM_SIMGRID_LONG" not in os.environ:
+        pytest.skip("takes minutes: set MOESIM_SIMGRID_LONG")
+    work = superpod(16) if name == "tiny" else KNOWN[name][0]()
+    theirs, expected = _on_simgrid(simgrid, work)
+    began = time.perf_counter()
+    found = finish_times(*work.arguments(), 0.0)
+    ours = time.perf_counter() - began
+    began = time.perf_counter()
+    merged = finish_times(*work.arguments(), 0.003)
+    quick = time.perf_counter() - began
+    off = np.abs(merged.finish - found.finish) / found.finish.max()
+    print(
+        f"\n{name:>5} SimGrid {theirs:.3f} s; exact {ours:.3f} s, {ours / theirs:.3f} of it; tolerance 0.003"
+        f" {quick:.3f} s, {quick / theirs:.3f}; off by {off.max():.1e} of the makespan, {off.mean():.1e} in the mean",
+        end="",
+    )
+    np.testing.assert_allclose(found.finish, expected, rtol=1e-6)
+    assert off.max() <= 0.003
