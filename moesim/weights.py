@@ -2,9 +2,10 @@
 
 A balancer's constants say what the machine takes; it declares those that it has, and without one a step takes no
 time of its own: ``plan``, ``plan_per_entry`` and ``host_round_trip`` [s], ``plan_barriers`` times ``barrier`` [s],
-``launch`` [s] of a push, ``relay_rate`` [B/s] of a rank in a relay tree, ``gradient`` [s] and ``gradient_rate``
-[B/s] of the return of gradients. Weights that their home pushes straight to each copy are flows and nothing else:
-the fabric decides, and the busiest sender.
+``remap`` [s] of ids to slots in every step, ``launch`` [s] of a push, ``reroute`` [s] beside it, ``relay_rate`` [B/s]
+of a rank where there are relay trees, ``gradient`` [s] and ``gradient_rate`` [B/s] of the return of gradients.
+Weights that their home pushes straight to each copy are flows and nothing else: the fabric decides, and the busiest
+sender.
 """
 
 from __future__ import annotations
@@ -58,16 +59,24 @@ def planning(balancer: Balancer, costs: Constants, case: Case) -> tuple[list[Pha
     meet += 0.0 if apart else costs.get("host_round_trip", 0.0)
     seconds = work * ("serialisation" not in case.off) + meet
     waits = tuple(After(one.name, when) for one in counts for when in (When.MINE, When.INBOUND))
-    phases: list[Phase] = [*counts, *sequence([Local("plan", "planning", seconds + case.each(0.0))], waits)]
+    decided = sequence([Local("plan", "planning", seconds + case.each(0.0))], waits)
+    phases: list[Phase] = [*counts, *decided]
     if balancer.counts == "first" and not alone:
         # A switch writes to all at once: each port carries the plan once.
         to = np.arange(1, case.ranks)
         size = np.full(len(to), 3 * COUNT * case.model.experts * case.ranks)
-        decided = tuple(After(dep.phase, When.ALL) for dep in last(phases, ()))
-        spread = Transfer("plan.multicast", "planning", FlowSet.of(to - 1, to, size), decided)
+        known = tuple(After(dep.phase, When.ALL) for dep in last(phases, ()))
+        spread = Transfer("plan.multicast", "planning", FlowSet.of(to - 1, to, size), known)
         return [*phases, spread], (After(spread.name), After(spread.name, When.INBOUND))
     together = When.ALL if "plan_barriers" in costs else When.MINE
-    return phases, tuple(After(dep.phase, together) for dep in last(phases, waits))
+    return phases, tuple(After(one.name, together) for one in decided) or waits
+
+
+def remap(costs: Constants, case: Case, after: tuple[After, ...]) -> list[Phase]:
+    """Logical ids become slots, in one or two small kernels before every dispatch; with the serialisation term."""
+    if "serialisation" in case.off or "remap" not in costs:
+        return []
+    return sequence([Local("plan.remap", "planning", case.each(costs["remap"]))], after)
 
 
 def _counts(balancer: Balancer, case: Case) -> Transfer:
@@ -87,9 +96,10 @@ def push(
     behind dispatch have a barrier behind them (MoonEP); before it, dispatch is what tells (UltraEP).
     """
     moves = case.assignment.moves
-    if balancer.weights == "none" or (balancer.weights == "background" and not len(moves)):
+    if balancer.weights in ("none", "free") or (balancer.weights == "background" and not len(moves)):
         return Moved()
     launch: list[Phase] = []
+    begin = after
     if "serialisation" not in case.off and "launch" in costs:
         launch = sequence([Local(f"{stage}weights.launch", "weights", case.each(costs["launch"]))], after)
     after = last(launch, after)
@@ -97,13 +107,22 @@ def push(
     sent = tuple(After(one.name) for one in sends)
     here = tuple(After(one.name, When.INBOUND) for one in sends)
     if balancer.weights != "after":
-        return Moved((*launch, *sends), sent, here)
+        beside = _reroute(costs, case, begin) if balancer.weights == "before" and not stage else []
+        sent += tuple(After(one.name) for one in beside)
+        return Moved((*launch, *sends, *beside), sent, here)
     if "sync" in case.off:
         done = Local(f"{stage}weights.here", "weights", case.each(0.0), here)
     else:
         waits = (*(After(one.name, When.ALL) for one in sends), *here)
         done = Local(f"{stage}weights.barrier", "weights", case.each(costs.get("barrier", 0.0)), waits)
     return Moved((*launch, *sends, done), (After(done.name),), (After(done.name),))
+
+
+def _reroute(costs: Constants, case: Case, after: tuple[After, ...]) -> list[Phase]:
+    """The slot of each entry is found beside the push, and dispatch waits for both."""
+    if "serialisation" in case.off or "reroute" not in costs:
+        return []
+    return sequence([Local("plan.reroute", "planning", case.each(costs["reroute"]))], after)
 
 
 def _sends(costs: Constants, case: Case, dtype: str, after: tuple[After, ...], stage: str) -> list[Transfer]:
@@ -113,10 +132,8 @@ def _sends(costs: Constants, case: Case, dtype: str, after: tuple[After, ...], s
     relayed = case.assignment.relayed
     if relayed is None or not relayed.any():
         return [Transfer(f"{stage}weights.push", "weights", _copies(case, src, dst, size), after)]
-    expert = placement.slot_expert[moves[:, 0]]
-    # Whoever is part of a tree, its root too, sends at the rate of relays.
-    tree = np.isin(expert, expert[relayed])
-    slow = np.where(tree, 1.0 / costs["relay_rate"] if "relay_rate" in costs else 0.0, 0.0)
+    # Where there are trees everybody sends at the rate of relays: one kernel has all tasks, and was measured.
+    slow = np.full(len(moves), 1.0 / costs["relay_rate"] if "relay_rate" in costs else 0.0)
     first = min(CHUNK, size)
 
     def flows(chosen: NDArray[np.bool_], each: float) -> FlowSet:
