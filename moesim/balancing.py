@@ -13,7 +13,7 @@ def costs(case: Case, ran: Timing, parts: dict[str, float]) -> dict[str, float]:
     """The keys of :data:`moesim.outcome.COSTS` of one case; ``parts``: its breakdown, label -> [s].
 
     Copies are experts whose weights a rank sends to another in this layer, once (backward they go again).
-    ``planning_s``: until the last rank has the plan. Of weights and gradients the time on the path of the slowest rank
+    ``planning_s``: until the last rank has the plan, less what is looked up beside a push. Of weights and gradients the time on the path of the slowest rank
     is exposed, and what else passes between the first byte and the last arrival is hidden.
     """
     moves, ranks = case.assignment.moves, case.ranks
@@ -35,7 +35,7 @@ def _planning(ran: Timing) -> float:
     ends = [
         max(float(span.end.max()), 0.0 if span.arrived is None else float(span.arrived.max()))
         for name, span in ran.spans.items()
-        if name == "plan" or name.startswith("plan.")
+        if (name == "plan" or name.startswith("plan.")) and name != "plan.reroute"
     ]
     return max(ends, default=0.0)
 

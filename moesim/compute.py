@@ -58,6 +58,16 @@ def grouped_gemm_backward(
     return _roofline(model, device, form, rows, weights, slot_rank, ranks, passes=2)
 
 
+def attention_backward(model: MoEModel, device: Device, tokens: FloatArray) -> float:
+    """[s] that the backward pass of attention takes at least on the rank of ``tokens`` (R,) that has fewest.
+
+    Query and output projections of hidden x hidden at least, each multiplied twice, at the achieved rate of ``bf16``;
+    scores, keys, values and the router, which are left out, take longer still.
+    """
+    rate = device.compute.get("bf16", math.inf) * device.compute_efficiency
+    return float(tokens.min(initial=np.inf)) * 2 * 2 * 2.0 * model.hidden**2 / rate if len(tokens) else 0.0
+
+
 def gradient_bytes(model: MoEModel) -> float:
     """Bytes of the fp32 gradient of one routed expert."""
     return 2.0 * model.expert_bytes("bf16")

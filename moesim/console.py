@@ -9,7 +9,7 @@ from typing import Any
 from moesim import units
 from moesim.comparison import Comparison
 from moesim.layout import columns, digits, microseconds, percent, table, wrapped
-from moesim.outcome import STAGES, TIERS
+from moesim.outcome import BACKWARD, STAGES, TIERS
 
 Document = Mapping[str, Any]
 
@@ -33,9 +33,17 @@ _ORDER = (
     "weights",
     "gemm",
     "reduce",
+    "gradients",
     "unexplained",
 )
-_LABELS = {"wait": "wait for slowest", "weights": "expert weights", "gemm": "GEMM"}
+_HELD = ("weight_slots", "gradient_slots", "redundant_experts", "staging", "expert_rows")
+"""Buffers that a balancer adds."""
+_LABELS = {
+    "gradients": "gradients of copies",
+    "wait": "wait for slowest",
+    "weights": "expert weights",
+    "gemm": "GEMM",
+}
 _IMBALANCES = {
     "rank_max_over_mean": "entries of a rank, max/mean",
     "rows_max_over_mean": "rows of a rank, max/mean",
@@ -53,6 +61,7 @@ def run_report(document: Document, width: int) -> list[str]:
         ("times over all layers, steps and ranks [us]", _times(strategies, width)),
         ("where the critical time goes [us]", _breakdown(strategies, width)),
         ("load", _loads(strategies, width)),
+        ("balancing in one layer", _balancing(strategies, width)),
         ("payload of one layer, dispatch and combine, all ranks [MiB]", _traffic(strategies, width)),
         ("buffers and memory of one rank [MiB]", _memory(strategies, width)),
         ("bandwidth of one rank [GB/s]", _bandwidth(strategies, width)),
@@ -150,19 +159,20 @@ def named_fault(fault: Mapping[str, Any]) -> str:
 
 
 def _ranking(strategies: Sequence[Document], width: int) -> list[str]:
-    rows = [["strategy", "layer", "speed-up", "dispatch", "expert", "combine", "bound", "bottleneck"]]
+    shown = [*STAGES[:3], *(["backward"] if "backward_s" in strategies[0]["metrics"] else [])]
+    rows = [["strategy", "layer", "speed-up", *shown, "bound", "bottleneck"]]
     first = strategies[0]["metrics"]["layer_s"]["critical"]
     for item in strategies:
-        layer, *parts = (item["metrics"][f"{stage}_s"]["critical"] for stage in ("layer", *STAGES[:3]))
+        layer, *parts = (item["metrics"][f"{stage}_s"]["critical"] for stage in ("layer", *shown))
         speedup = f"{first / layer:.2f}x" if layer else "-"
         bound = microseconds(item["bound_s"]["layer"])
         times = [microseconds(layer), speedup, *map(microseconds, parts), bound]
         rows.append([item["name"], *times, _bottleneck(item["bottleneck"])])
-    numbers = [row[:-1] for row in rows]
-    if max(map(len, table(numbers, width, "lrrrrrr"))) <= width - _ROOM:
-        return table(rows, width, "lrrrrrrl")
+    numbers, align = [row[:-1] for row in rows], "l" + "r" * (len(shown) + 3)
+    if max(map(len, table(numbers, width, align))) <= width - _ROOM:
+        return table(rows, width, f"{align}l")
     necks = [line for row in rows[1:] for line in wrapped(f"bottleneck of {row[0]}: {row[-1]}", width)]
-    return table(numbers, width, "lrrrrrr") + necks
+    return table(numbers, width, align) + necks
 
 
 def _bottleneck(neck: Document) -> str:
@@ -183,13 +193,19 @@ def requirement(row: Mapping[str, Any]) -> str:
 
 def _times(strategies: Sequence[Document], width: int) -> list[str]:
     rows = [["", "", "critical", "mean", "p50", "p99", "max", "bound"]]
-    for stage in STAGES:
+    there = [stage for stage in (*STAGES[:3], *BACKWARD, "layer") if f"{stage}_s" in strategies[0]["metrics"]]
+    for stage in there:
         for number, item in enumerate(strategies):
             values = item["metrics"][f"{stage}_s"]
             shown = [values[key] for key in ("critical", "mean", "p50", "p99", "max")]
             bound = item["bound_s"][stage]
             rows.append(
-                ["" if number else stage, item["name"], *map(microseconds, shown), microseconds(bound)]
+                [
+                    "" if number else stage.replace("_", " "),
+                    item["name"],
+                    *map(microseconds, shown),
+                    microseconds(bound),
+                ]
             )
     note = (
         "combine counts from a rank's own expert end: waiting for slower ranks is in it, and not in its bound"
@@ -230,6 +246,41 @@ def _loads(strategies: Sequence[Document], width: int) -> list[str]:
         ]
         rows.append((name, cells))
     return columns([item["name"] for item in strategies], rows, width)
+
+
+def _balancing(strategies: Sequence[Document], width: int) -> list[str]:
+    """What each balancer did and cost; nothing where none balances."""
+    if all(item["balancer"] == "none" for item in strategies):
+        return []
+    found = [item["balancing"] for item in strategies]
+    copies = [
+        " / ".join(f"{one[f'copies_{what}']:.3g}" for what in ("total", "most_sent", "most_received"))
+        if one["copies_total"]
+        else "-"
+        for one in found
+    ]
+    held = [sum(item["buffers_B"].get(kind, 0.0) for kind in _HELD) for item in strategies]
+    rows = [
+        ("copies: all / sent / received", copies),
+        ("weights sent [MiB]", [_mib(item["weights_B"] or None) for item in strategies]),
+        ("slots and rows [MiB]", [_mib(size or None) for size in held]),
+    ]
+    for name in ("planning", "weights exposed", "weights hidden", "gradients exposed", "gradients hidden"):
+        times = [one[f"{name.replace(' ', '_')}_s"] for one in found]
+        if any(times):
+            rows.append((f"{name} [us]", [microseconds(time or None) for time in times]))
+    against = [_against_oracle(item, strategies) for item in strategies]
+    if any(against):
+        rows.append(("layer against the oracle's", [f"{ratio:.2f}x" if ratio else "-" for ratio in against]))
+    return columns([item["name"] for item in strategies], rows, width)
+
+
+def _against_oracle(item: Document, strategies: Sequence[Document]) -> float | None:
+    """Layer time over that of the oracle, which balances perfectly at no cost; of the same protocol, if there is."""
+    oracles = [one for one in strategies if one["balancer"] == "oracle"]
+    oracles.sort(key=lambda one: one["protocol"] != item["protocol"])
+    layer = oracles[0]["metrics"]["layer_s"]["critical"] if oracles else 0.0
+    return item["metrics"]["layer_s"]["critical"] / layer if layer else None
 
 
 def _traffic(strategies: Sequence[Document], width: int) -> list[str]:

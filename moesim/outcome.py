@@ -77,9 +77,9 @@ class StrategyOutcome:
     pass. ``bound``: stage -> (C,) [s], the closed form of the slowest rank. ``breakdown``: label -> (C,) [s] along
     the slowest rank; the labels of a case sum to its layer time. ``bottleneck``: resource and its utilisation, 0 to 1.
     ``traffic_B``: payload of dispatch and combine over all ranks, mean per case, by tier; ``weights_B``: of the expert
-    weights that the balancer pushed; ``balancing``: what it cost, the keys of :data:`COSTS`.
-    ``buffers_B``, ``memory_B``: per rank. ``error_estimate`` [s]: of the finish of a flow. ``phases``, ``links``: rows of the tidy tables of the same name. ``cited``: every constant that entered,
-    with source and grade.
+    weights that the balancer pushed; ``balancing``: what it cost, the keys of :data:`COSTS`. ``buffers_B``,
+    ``memory_B``: per rank. ``error_estimate`` [s]: of the finish of a flow. ``phases``, ``links``: rows of the tidy
+    tables of the same name. ``cited``: every constant that entered, with source and grade.
 
     Raises :class:`InvariantError` when shapes disagree or a breakdown does not sum to its layer time.
     """

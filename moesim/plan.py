@@ -113,14 +113,16 @@ Phase = Local | Transfer
 class Beside:
     """Transfers that nothing of their own layer waits for, and how long other work hides them.
 
-    They may take the whole layer and ``layers`` more, and then as long as ``stage`` of the next one takes; what
-    outlasts that lengthens the layer under ``label``. Other layers and stages count with their closed form.
+    They may take the whole layer and ``layers`` more, and then as long as ``stage`` of the next one takes and
+    ``seconds``; what outlasts that lengthens the layer under ``label``. Other layers and stages count with their
+    closed form.
     """
 
     phases: tuple[str, ...]
     label: str
     layers: int = 0
     stage: str | None = None
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)

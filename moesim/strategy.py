@@ -11,8 +11,9 @@ from moesim import calibration, compute, weights
 from moesim.balancers import Balancer
 from moesim.calibration import Calibration
 from moesim.moe import MoEModel
-from moesim.plan import After, Beside, Local, Phase, Plan, Transfer, When
-from moesim.protocols import Case, Protocol
+from moesim.placement import Placement
+from moesim.plan import After, Beside, IntArray, Local, Phase, Plan, Transfer, When
+from moesim.protocols import Case, Protocol, last
 from moesim.sources import Cited, Grade
 from moesim.topology import Topology
 from moesim.weights import Moved
@@ -75,7 +76,8 @@ def plan(strategy: Strategy, case: Case, dtype: str, train: bool = False) -> Pla
     Backward, all ranks begin together, as other layers lie between. Gradients of the output travel as tokens did,
     by the saved plan, in the format of combine; weights of copies move again, because the slots have served other
     layers since. Gradients of copies return beside the backward combine and what follows: they have to be home when
-    the next layer's weight gradients need the slots, so at least its backward dispatch hides them, too.
+    the next layer's weight gradients need the slots, so its backward dispatch hides them, too, and the attention
+    between the two as far as its projections go.
     """
     first, after, beside = _first(strategy, case, dtype)
     phases, ends = _pass(strategy, case, dtype, after, "")
@@ -84,29 +86,32 @@ def plan(strategy: Strategy, case: Case, dtype: str, train: bool = False) -> Pla
         after = (After(ends["combine"], When.ALL),)
         back, closing = _pass(strategy, case, dtype, after, "backward.")
         computed = (After(closing["expert"], When.ALL),)
-        returned = weights.gradients(strategy.moving, case, computed)
+        free = strategy.balancer.weights == "free"
+        returned = [] if free else weights.gradients(strategy.moving, case, computed)
         phases = [*phases, *back, *returned]
         ends |= {f"backward_{stage}": name for stage, name in closing.items()}
         names = _transfers(returned)
         if names:
-            beside.append(Beside(names, "gradients", stage="backward_dispatch"))
+            between = compute.attention_backward(case.model, case.device, case.tokens)
+            beside.append(Beside(names, "gradients", stage="backward_dispatch", seconds=between))
     return Plan(case.ranks, tuple(phases), ends, tuple(beside))
 
 
 def _first(strategy: Strategy, case: Case, dtype: str) -> tuple[list[Phase], tuple[After, ...], list[Beside]]:
     """What comes before the pass or runs beside it, what the pass waits for."""
     balancer, costs = strategy.balancer, strategy.moving
-    if balancer.weights != "background":
-        return *weights.planning(balancer, costs, case), []
-    if case.assignment.stall:
-        phases, after = weights.planning(balancer, costs, case)
+    aside = balancer.weights == "background" and not case.assignment.stall
+    phases, after = ([], ()) if aside else weights.planning(balancer, costs, case)
+    beside: list[Beside] = []
+    if balancer.weights == "background":
         moved = weights.push(balancer, costs, case, dtype, after)
-        together = tuple(After(dep.phase, When.ALL) for dep in moved.sent or after)
-        return [*phases, *moved.phases], together, []
-    moved = weights.push(balancer, costs, case, dtype, ())
-    names = _transfers(moved.phases)
-    step = [Beside(names, "weights", layers=case.model.moe_layers - 1)] if names else []
-    return list(moved.phases), (), step
+        phases = [*phases, *moved.phases]
+        if not aside:
+            after = tuple(After(dep.phase, When.ALL) for dep in moved.sent or after)
+        elif moved.phases:
+            beside = [Beside(_transfers(moved.phases), "weights", layers=case.model.moe_layers - 1)]
+    mapped = weights.remap(costs, case, after)
+    return [*phases, *mapped], last(mapped, after), beside
 
 
 def _transfers(phases: Sequence[Phase]) -> tuple[str, ...]:
@@ -129,13 +134,22 @@ def _pass(
     arrived = (After(dispatch[-1].name),)
     if moves == "after":
         after_dispatch = weights.push(strategy.balancer, strategy.moving, case, dtype, arrived, stage)
-    rows, slot_rank = protocol.gemm_rows(case), case.assignment.placement.slot_rank
+    rows, slot_rank = _gemm_rows(strategy, protocol, case)
     work = compute.grouped_gemm_backward if stage else compute.grouped_gemm
     seconds = work(case.model, case.device, dtype, rows, slot_rank, case.ranks)
     gemm = Local(f"{stage}expert.gemm", "gemm", seconds, (*arrived, *before.here, *after_dispatch.here))
     combine = _named(protocol.combine(case, (After(gemm.name),)), stage)
     ends = {"dispatch": dispatch[-1].name, "expert": gemm.name, "combine": combine[-1].name}
     return [*before.phases, *dispatch, *after_dispatch.phases, gemm, *combine], ends
+
+
+def _gemm_rows(strategy: Strategy, protocol: Protocol, case: Case) -> tuple[IntArray, IntArray]:
+    """Rows of each group of the GEMMs, and its rank. Free copies are as if they were a rank's own experts."""
+    if strategy.balancer.weights != "free":
+        return protocol.gemm_rows(case), case.assignment.placement.slot_rank
+    own = case.model.experts // case.ranks
+    rows = (case.traffic.load[:, None] + np.arange(own)) // own
+    return rows.ravel(), np.arange(case.ranks).repeat(own)
 
 
 def _planned(phases: Sequence[Phase]) -> tuple[Phase, ...]:
@@ -177,6 +191,9 @@ def buffers(strategy: Strategy, case: Case, dtype: str, train: bool = False) -> 
     of their fp32 gradients; copies that stay have a slot in each layer (``redundant_experts``), and what changes in
     the background is staged. A balancer that fixes the rows that come has a buffer for those.
     """
+    if strategy.balancer.weights == "free":
+        at_home = Placement.contiguous(case.model.experts, case.ranks)
+        case = replace(case, assignment=replace(case.assignment, placement=at_home))
     sizes = strategy.protocol.buffers(case)
     balancer, expert = strategy.balancer, case.model.expert_bytes(dtype)
     own = case.model.experts // case.ranks

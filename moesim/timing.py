@@ -108,7 +108,7 @@ def exposed(ran: Timing, closed: Timing) -> dict[str, float]:
     for one in ran.plan.beside:
         spans = [ran.spans[name] for name in one.phases]
         end = max(float(np.maximum(span.end, span.moment(When.INBOUND)).max(initial=0.0)) for span in spans)
-        room = layer + one.layers * other
+        room = layer + one.layers * other + one.seconds
         if one.stage is not None:
             before = list(closed.plan.ends)[list(closed.plan.ends).index(one.stage) - 1]
             room += float(closed.end(one.stage).max() - closed.end(before).max())

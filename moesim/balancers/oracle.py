@@ -25,6 +25,7 @@ class Oracle(Balancer):
 
     name = "oracle"
     draws = False
+    weights = "free"
 
     def assign(
         self,
