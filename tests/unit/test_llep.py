@@ -81,7 +81,7 @@ def test_plain_below_the_threshold():
 
 
 def test_a_rank_that_overflows_with_a_second_chunk_gets_the_weights_once():
-    """Nobody has room for more than 80 % of the entries: the rest of the hot expert goes to its first receiver again."""
+    """Nobody has room for more than 80 % of the entries: the rest goes to the first receiver again."""
     found = balanced([100, 0, 0, 0], max_tokens_factor=0.8, min_tokens_per_gemm=0)
     transfers = [moved[2] for moved in found.details["weight_transfers"]]
     assert len(transfers) == len(set(transfers)) + 1
