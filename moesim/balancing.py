@@ -13,8 +13,9 @@ def costs(case: Case, ran: Timing, parts: dict[str, float]) -> dict[str, float]:
     """The keys of :data:`moesim.outcome.COSTS` of one case; ``parts``: its breakdown, label -> [s].
 
     Copies are experts whose weights a rank sends to another in this layer, once (backward they go again).
-    ``planning_s``: until the last rank has the plan, less what is looked up beside a push. Of weights and gradients the time on the path of the slowest rank
-    is exposed, and what else passes between the first byte and the last arrival is hidden.
+    ``planning_s``: until the last rank has the plan, less what is looked up beside a push. Of weights and gradients
+    the time on the path of the slowest rank is exposed, and what else passes between the first byte and the last
+    arrival is hidden.
     """
     moves, ranks = case.assignment.moves, case.ranks
     to = case.assignment.placement.slot_rank[moves[:, 0]]
