@@ -29,7 +29,7 @@ def test_reroute_is_exposed_where_no_weights_move():
 def test_reroute_hides_behind_weights():
     hot = np.zeros((8 * 64, 1), dtype=np.int64)
     wide = {"hidden": 4096, "intermediate": 2048}
-    one, spans = on_rack(hot, 8, **wide)
+    _, spans = on_rack(hot, 8, **wide)
     _, without = on_rack(hot, 8, **wide, off=["serialisation"])
     sent = spans["weights.push"].end[0]
     assert sent > spans["plan.reroute"].end[0] > spans["plan"].end[0]
