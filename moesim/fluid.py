@@ -53,8 +53,10 @@ class Fluid:
     whichever is more; it never exceeds ``tolerance`` times the shortest time of the longest batch. It estimates how
     far any finish is from exact, to first order and for one step. It is no proof: when flows leave, the rates of
     others fall as well as rise, and nothing bounds how one late finish spreads over many resources. Measured, where
-    all flows start together: on thousands of random works of hundreds of flows no finish was off by more than 0.6
-    ``tolerance`` times the makespan, nor was any of 147,072 flows of a superpod's all-to-all at 0.3 %.
+    all flows start together, in ``tolerance`` times the makespan: on 378 random works of 170 to 1000 flows, at five
+    tolerances from 0.1 to 10 %, no finish was off by more than 0.38; of the 147,072 flows of a superpod's skewed
+    all-to-all at 0.3 % the worst was off by 0.88, the mean by 0.004. Works built to break it, where the rate of one
+    flow falls to a thirtieth when dozens of others end just after a step, reach 3.
     """
 
     def __init__(self, capacity: FloatArray, tolerance: float) -> None:
