@@ -3,6 +3,8 @@
 One row a number: pod, what, value, relative tolerance, and what the texts say. Rates are raw and per direction;
 GB = 1e9 bytes. The second table bounds the grades: no number may claim to be better known than the texts allow.
 What the texts leave open (how many hosts, what 910B's mesh reaches, the second tier of NVL576) is not in the tables.
+Two differences have no row: a CPU is read in 1.0 and 1.7 us (table 1), 0.05 us less than the links add up to, but no
+rank is a CPU; and a read over NVLink takes the round trip (1.730 us), where the pods take the one way of a write.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_flow
 
 from moesim import fabrics, resources
-from moesim.routing import routes
+from moesim.ranks import place
+from moesim.routing import Routes, routes
 from moesim.sources import GRADES
 from moesim.topology import Tier, Topology
 
@@ -93,8 +96,8 @@ def neighbour(pod: Topology) -> int:
     return int(np.flatnonzero(~same)[0]) if same[0] and same.sum() > 1 else 1
 
 
-def latency(peer: Callable[[Topology], int]) -> Callable[[Topology], float]:
-    return lambda pod: float(routes(pod, np.array([0, peer(pod)]), "write").latency[0, 1]) / US
+def latency(peer: Callable[[Topology], int], access: str = "write") -> Callable[[Topology], float]:
+    return lambda pod: float(routes(pod, np.array([0, peer(pod)]), access).latency[0, 1]) / US
 
 
 def flow(pod: Topology, sources: Mask, sinks: Mask) -> float:
@@ -126,10 +129,20 @@ def between(left: list[int], right: list[int]) -> Callable[[Topology], float]:
     return measure
 
 
-def pair(peer: Callable[[Topology], int]) -> Callable[[Topology], float]:
+def racks(left: list[int], right: list[int]) -> Callable[[Topology], float]:
+    """Flow from some scale-up domains to others."""
+
+    def measure(pod: Topology) -> float:
+        device = pod.vertex_kind == "device"
+        return flow(pod, np.isin(pod.domain, left) & device, np.isin(pod.domain, right) & device)
+
+    return measure
+
+
+def pair(peer: Callable[[Topology], int], first: int = 0) -> Callable[[Topology], float]:
     def measure(pod: Topology) -> float:
         ends = np.zeros((2, len(pod.vertices)), dtype=bool)
-        ends[0, pod.devices[0]] = ends[1, pod.devices[peer(pod)]] = True
+        ends[0, pod.devices[first]] = ends[1, pod.devices[peer(pod)]] = True
         return flow(pod, ends[0], ends[1])
 
     return measure
@@ -172,6 +185,58 @@ def less_one_chip(pod: Topology) -> float:
     """Host to host with one second-tier chip gone, as a share of the whole."""
     return between([0], [-1])(pod.with_faults([{"chip": "plane0/l2.0"}])) / between([0], [-1])(pod)
 
+
+def at(number: int) -> Callable[[Topology], int]:
+    return lambda pod: number
+
+
+def faulty(measure: Callable[[Topology], float], **fault: str) -> Callable[[Topology], float]:
+    return lambda pod: measure(pod.with_faults([fault]))
+
+
+def alone(peer: int) -> Callable[[Topology], float]:
+    """GB/s of payload that stores of the first device bring to another, nothing else under way."""
+
+    def measure(pod: Topology) -> float:
+        ways = routes(pod, np.array([0, peer]), "store")
+        row = slice(ways.indptr[1], ways.indptr[2])
+        return float((ways.capacity[ways.index[row]] / ways.weight[row]).min()) / GB
+
+    return measure
+
+
+@lru_cache(maxsize=4)
+def packed(pod: Topology, ep: int) -> Routes:
+    return routes(pod, place(pod, ep), "store")
+
+
+def nics_taken(ep: int) -> Callable[[Topology], float]:
+    """Ways into and out of NICs that the pairs of a packed group cross."""
+    return lambda pod: packed(pod, ep).kinds.count("nic")
+
+
+def busiest(pod: Topology, ep: int, kind: str) -> float:
+    """Seconds for which the most loaded resource of a kind is busy when each rank stores 1 B to each other."""
+    ways = packed(pod, ep)
+    seconds = np.bincount(ways.index, ways.weight, len(ways.names)) / ways.capacity
+    return float(seconds[np.array(ways.kinds) == kind].max())
+
+
+def beyond_64_ports(pod: Topology) -> float:
+    """Ports of a NIC's rate that the fullest leaf or spine has over the 64 of a QM9700."""
+    used = np.bincount(pod.link_src, pod.link_capacity, len(pod.vertices))
+    network = np.unique(pod.link_dst[np.isin(pod.link_kind, ("nic", "spine"))])
+    switches = network[pod.vertex_kind[network] == "switch"]
+    return max(0.0, float(used[switches].max()) / only(pod.link_capacity[pod.links_of("nic")]) - 64)
+
+
+def links_of_an_nvswitch(pod: Topology) -> float:
+    chips = np.unique(pod.link_dst[pod.links_of("nvlink")])
+    chips = chips[pod.vertex_kind[chips] == "switch"]
+    return only(np.bincount(pod.link_src, minlength=len(pod.vertices))[chips].astype(float))
+
+
+CHIP, NIC = {"chip": "domain0/nvswitch3"}, {"nic": "host0/nic0", "capacity": "50%"}
 
 MEASURES: dict[str, Callable[[Topology], float]] = {
     "devices": lambda pod: len(pod.devices),
@@ -218,6 +283,34 @@ MEASURES: dict[str, Callable[[Topology], float]] = {
     "latency us, same host": latency(neighbour),
     "latency us, far": latency(far),
     "latency us, same rail and leaf": latency(lambda pod: int(np.flatnonzero(hosts(pod) == 1)[0])),
+    "read latency us, sibling": latency(at(1), "read"),
+    "read latency us, same host": latency(neighbour, "read"),
+    "read latency us, far": latency(far, "read"),
+    "latency us, other tray": latency(at(71)),
+    "latency us, next rack, same rail": latency(at(72)),
+    "latency us, next rack, other rail": latency(at(73)),
+    "NVLinks": duplex("nvlink"),
+    "NVLink GB/s": link("nvlink", "link_capacity", GB),
+    "links of an NVSwitch chip": links_of_an_nvswitch,
+    "rails": lambda pod: len(np.unique(pod.plane[pod.vertex_kind == "nic"])),
+    "ports beyond a switch": beyond_64_ports,
+    "stores alone GB/s, same tray": alone(1),
+    "stores alone GB/s, other tray": alone(71),
+    "stores alone GB/s, next rack": alone(73),
+    "NIC ways of EP72": nics_taken(72),
+    "NIC ways of EP144": nics_taken(144),
+    "EP144, NIC over NVLink": lambda pod: busiest(pod, 144, "nic") / busiest(pod, 144, "nvlink"),
+    "flow to another tray": pair(at(71)),
+    "flow rack to rack": racks([0], [1]),
+    "flow half of the racks to half": racks([0, 1, 2, 3], [4, 5, 6, 7]),
+    "flow half a rack to half": between(list(range(9)), list(range(9, 18))),
+    "chip lost: flow in its rack": faulty(pair(at(71)), **CHIP),
+    "chip lost: flow in the next rack": faulty(pair(at(73), first=72), **CHIP),
+    "chip lost: flow rack to rack": faulty(racks([0], [1]), **CHIP),
+    "NIC at half: flow to the next rack": faulty(pair(at(72)), **NIC),
+    "NIC at half: flow from the next rack": faulty(pair(at(0), first=72), **NIC),
+    "NIC at half: flow in its rack": faulty(pair(at(71)), **NIC),
+    "NIC at half: flow rack to rack": faulty(racks([0], [1]), **NIC),
     "latency us, CPU of the host": lambda pod: (
         link("lane", "link_latency", US)(pod) + link("cpu", "link_latency", US)(pod)
     ),
@@ -277,6 +370,13 @@ ROWS: list[tuple[str, str, float, float, str]] = [
     (CM384, "latency us, sibling", 0.2, 1e-6, "StrataCL: die to die 0.2 us"),
     (CM384, "latency us, CPU of the host", 1.1, 1e-6, "table 1: NPU-CPU write, same node"),
     (CM384, "latency us, CPU of another host", 1.9, 1e-6, "table 1: NPU-CPU write, other node"),
+    (CM384, "read latency us, same host", 1.2, 1e-6, "table 1: NPU-NPU read of 512 B, same node"),
+    (CM384, "read latency us, far", 1.9, 1e-6, "table 1: NPU-NPU read of 512 B, other node"),
+    (CM384, "read latency us, sibling", 0.2, 1e-6, "StrataCL: 0.2 us, not said of which way"),
+    (f"{CM384}, ubep", "read latency us, same host", 0.929, 1e-6, "UBEP says access, one number for both"),
+    (f"{CM384}, ubep", "read latency us, far", 2.5, 1e-6, "UBEP says access, one number for both"),
+    (f"{CM384}, strata", "read latency us, same host", 0.7, 1e-6, "StrataCL has one number for both"),
+    (f"{CM384}, strata", "read latency us, far", 2.1, 1e-6, "StrataCL has one number for both"),
     (
         f"{CM384}, ubep",
         "latency us, sibling",
@@ -380,6 +480,34 @@ ROWS: list[tuple[str, str, float, float, str]] = [
     (RACKS, "HBM TB/s", 8, EXACT, "GB200 8.0 TB/s"),
     (RACKS, "memory GB", 189471 * MIB, 1e-6, "189,471 MiB usable"),
     (RACKS, "cores", 152, EXACT, "152 as the whole grid"),
+    (RACKS, "fp8 TFLOP/s", 5000, EXACT, "GB200 dense peak"),
+    (RACKS, "fp4 TFLOP/s", 10000, EXACT, "GB200 dense peak"),
+    (RACKS, "achieved bf16 TFLOP/s", 1822, 1e-3, "largest achieved product, GB200 1822"),
+    (RACKS, "NVLinks", 8 * 72 * 18, EXACT, "one link from every GPU to every chip of its rack: 10,368"),
+    (RACKS, "NVLink GB/s", 50, EXACT, "each chip has 72 ports of 50 per direction"),
+    (RACKS, "links of an NVSwitch chip", 72, EXACT, "each chip has 72 ports of 50 per direction"),
+    (RACKS, "rails", 4, EXACT, "GPU i of every node to leaf i, and a node is a tray of four"),
+    (RACKS, "ports beyond a switch", 0, EXACT, "QM9700 = 64 x 400G"),
+    (RACKS, "latency us, other tray", 1.730 / 2, 1e-3, "one hop between any two GPUs, also inside a tray"),
+    (RACKS, "latency us, next rack, same rail", 3.2, 1e-6, "ib_write, across racks: 3.15-3.25 us"),
+    (RACKS, "latency us, next rack, other rail", 3.2, 1e-6, "leaf, spine, leaf: as across racks"),
+    (RACKS, "stores alone GB/s, same tray", 720, EXACT, "no shortcut in a tray; 32 B of header on 128 B"),
+    (RACKS, "stores alone GB/s, other tray", 720, EXACT, "one hop; 32 B of header on 128 B"),
+    (RACKS, "stores alone GB/s, next rack", 48, 0.011, "NDR port 48-49 of 50 GB/s"),
+    (RACKS, "NIC ways of EP72", 0, EXACT, "one NVLink domain of 72: no byte meets a NIC"),
+    (RACKS, "NIC ways of EP144", 2 * 144, EXACT, "one NIC a GPU, in and out, half of the group behind it"),
+    (RACKS, "EP144, NIC over NVLink", (72 / 48) / (71 / 720), 0.011, "72 peers at 48 GB/s, 71 at 720"),
+    (RACKS, "flow to another tray", 900, EXACT, "one hop, 18 x 50 GB/s"),
+    (RACKS, "flow rack to rack", 3600, EXACT, "72 x 50 GB/s"),
+    (RACKS, "flow half of the racks to half", 14400, EXACT, "288 x 50 GB/s, non-blocking"),
+    (RACKS, "flow half a rack to half", 32400, EXACT, "36 x 900 GB/s"),
+    (RACKS, "chip lost: flow in its rack", 850, EXACT, "a chip failure costs 1/18 of every GPU's rate"),
+    (RACKS, "chip lost: flow in the next rack", 900, EXACT, "its chips are its own"),
+    (RACKS, "chip lost: flow rack to rack", 3600, EXACT, "NICs do not hang on NVSwitch"),
+    (RACKS, "NIC at half: flow to the next rack", 25, EXACT, "half of one port"),
+    (RACKS, "NIC at half: flow from the next rack", 25, EXACT, "half of one port, both ways"),
+    (RACKS, "NIC at half: flow in its rack", 900, EXACT, "NVLink carries it"),
+    (RACKS, "NIC at half: flow rack to rack", 3575, EXACT, "71.5 x 50 GB/s"),
     # GB300 NVL72
     ("gb300-nvl72", "devices", 72, EXACT, "18 trays x 4 GPUs"),
     ("gb300-nvl72", "lanes", 1296, EXACT, "72 x 18 links"),
@@ -545,6 +673,12 @@ BEST_GRADE: list[tuple[str, str, str, str]] = [
     (RACKS, "fabric.spine.chips", "assumed", "not described"),
     (RACKS, "fabric.spine.taper", "assumed", "not described"),
     (RACKS, "fabric.nic.latency", "derived", "half of ib_write"),
+    (RACKS, "fabric.nic.efficiency", "measured", "ports measured"),
+    (RACKS, "fabric.spine.latency", "derived", "difference of two measurements"),
+    (RACKS, f"fabric.scale_up.{NVLINK}", "derived", "inferred from rates"),
+    (RACKS, "device.cores", "derived", "inferred from the grid"),
+    (RACKS, "device.compute_efficiency", "derived", "achieved over peak"),
+    (RACKS, "device.hbm_efficiency", "assumed", "not official"),
     ("gb300-nvl72", "device.cores", "derived", "inferred from GB200"),
     ("gb300-nvl72", "device.hbm_efficiency", "derived", "doubling inferred"),
     ("gb300-nvl72", "fabric.latency.one_tier", "derived", "half a round trip"),
