@@ -344,16 +344,17 @@ def _interleaved(shares: IntArray, expert: IntArray, slot: IntArray) -> IntArray
     n = 2 mod 4, else it has none.
     """
     ranks, copies = shares.shape
-    source = np.tile(np.arange(ranks), copies)
     part = shares.T.ravel()
-    group = expert.repeat(ranks) * ranks + source
+    group = expert.repeat(ranks) * ranks + np.tile(np.arange(ranks), copies)
     order = np.argsort(group, kind="stable")
-    laid = slot.repeat(ranks)[order].repeat(part[order])
+    dealt = slot.repeat(ranks)[order].repeat(part[order])
     held = np.bincount(group, part).astype(np.int64)
-    n = held.repeat(held)
-    start = (held.cumsum() - held).repeat(held)
-    stride = n // 2 + 1 + (n % 4 == 2)
-    ordinal = np.arange(len(n)) - start
-    which = np.arange(len(held)).repeat(held) // ranks
-    dealt: IntArray = laid[start + (ordinal * stride + which % np.maximum(n, 1)) % np.maximum(n, 1)]
+    # With one copy there is nothing to mix.
+    mixed = np.flatnonzero((np.bincount(group) > 1) & (held > 0))
+    n = held[mixed]
+    stride, shift = n // 2 + 1 + (n % 4 == 2), mixed // ranks % n
+    start = (held.cumsum() - held)[mixed]
+    ordinal = np.arange(n.sum()) - (n.cumsum() - n).repeat(n)
+    place = (ordinal * stride.repeat(n) + shift.repeat(n)) % n.repeat(n)
+    dealt[start.repeat(n) + ordinal] = dealt[start.repeat(n) + place]
     return dealt
