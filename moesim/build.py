@@ -20,6 +20,8 @@ from moesim.strategy import Strategy
 from moesim.yamlio import Document, Loc
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -143,7 +145,7 @@ def build(scenario: Scenario) -> Built:
         ("topology",), lambda: fabrics.load(scenario.topology, base=scenario.base, within=within)
     )
     devices = None if pod is None else _placed(scenario, pod, collect)
-    pairs = tuple(_pair(one) for one in scenario.strategies)
+    pairs = tuple(_pair(one, scenario.base) for one in scenario.strategies)
     layers: tuple[int, ...] = ()
     if model is not None:
         layers = _layers(scenario, model, collect)
@@ -165,9 +167,9 @@ def build(scenario: Scenario) -> Built:
     return Built(scenario, pods[-1], devices, model, layers, chosen, ways, warnings)
 
 
-def _pair(spec: Spec) -> tuple[Protocol, Balancer]:
+def _pair(spec: Spec, base: Path | None) -> tuple[Protocol, Balancer]:
     protocol, balancer = spec.protocol, spec.balancer
-    return PROTOCOLS.get(protocol.kind)(protocol.params), BALANCERS.get(balancer.kind)(balancer.params)  # type: ignore[arg-type]
+    return PROTOCOLS.get(protocol.kind)(protocol.params), BALANCERS.get(balancer.kind)(balancer.params, base)  # type: ignore[arg-type]
 
 
 def _strategies(

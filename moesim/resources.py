@@ -23,11 +23,12 @@ _FOLDERS = {
     "scenario": ("scenarios", ".yaml"),
     "models": ("scenarios", ".yaml"),
     "trace": ("scenarios/traces", ".npz"),
+    "placement": ("scenarios/placements", ".npz"),
     "measurements": ("topologies/measurements", ".csv"),
 }
 # Files which share a folder with another kind.
 _SINGLE = {"sources": "sources", "models": "models"}
-_SUFFIXES = (".yaml", ".yml", ".npz", ".npy", ".csv", ".json", ".jsonl", ".gz")
+_SUFFIXES = (".yaml", ".yml", ".npz", ".npy", ".csv", ".json", ".jsonl", ".gz", ".txt")
 
 
 def shipped(folder: str) -> Path:

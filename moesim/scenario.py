@@ -73,6 +73,7 @@ class Scenario(ScenarioKeys):
             full["model"] = _complete(moe.spec().model_validate(self.model), self.model)
         full["topology"] = _named(full["topology"], "topology", self.base)
         full["routing"] = _named(full["routing"], "trace", self.base)
+        full["strategies"] = _named(full["strategies"], "placement", self.base)
         return full
 
 
@@ -238,6 +239,12 @@ def _files(document: Document) -> Iterator[Problem]:
         wanted.append(("topology", ("topology", "name"), topology["name"]))
     if isinstance(routing, dict):
         wanted.append(("trace", ("routing", "trace"), routing.get("trace")))
+    strategies = document.data.get("strategies")
+    for number, item in enumerate(strategies if isinstance(strategies, list) else []):
+        balancer = item.get("balancer") if isinstance(item, dict) else None
+        if isinstance(balancer, dict):
+            loc: Loc = ("strategies", number, "balancer", "placement")
+            wanted.append(("placement", loc, balancer.get("placement")))
     for kind, loc, name in wanted:
         if isinstance(name, str) and name:
             try:

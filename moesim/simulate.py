@@ -245,6 +245,7 @@ def _hashes(built: Built, chosen: Sequence[Strategy]) -> dict[str, str]:
     ]
     calibrations = [costs for one in chosen for costs in (one.costs, one.planning) if costs is not None]
     paths += [path for costs in calibrations for path in (costs.path, *costs.inherited)]
+    paths += [str(path) for one in chosen for path in one.balancer.files()]
     recorded = built.scenario.routing.written.get("trace")
     if recorded is not None:
         paths.append(str(resources.find("trace", recorded, built.scenario.base)))

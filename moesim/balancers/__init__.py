@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -68,8 +69,8 @@ class Balancer(ABC):
     real system, None where it has none. ``constants``: name -> dimension of what planning and moving weights cost
     on a pod; empty for a placement that is made beforehand. ``draws``: whether the seed matters to it.
     ``weights``: when moved weights travel: ``before`` dispatch, ``after`` it and before the GEMMs, or in the
-    ``background`` of the step. ``counts``: who needs the counts of all ranks before it can plan: ``all`` ranks, or the
-    ``first``, which sends the plan to all.
+    ``background`` of the step; ``free``: copies take no time and no memory, and return no gradients. ``counts``: who
+    needs the counts of all ranks before it can plan: ``all`` ranks, or the ``first``, which sends the plan to all.
     """
 
     name: ClassVar[str]
@@ -78,14 +79,20 @@ class Balancer(ABC):
     max_ranks: ClassVar[int | None] = None
     max_top_k: ClassVar[int | None] = None
     draws: ClassVar[bool] = True
-    weights: ClassVar[Literal["none", "before", "after", "background"]] = "none"
+    weights: ClassVar[Literal["none", "before", "after", "background", "free"]] = "none"
     counts: ClassVar[Literal["none", "all", "first"]] = "none"
 
     class Params(BalancerParams):
         """No parameters."""
 
-    def __init__(self, params: BalancerParams | None = None) -> None:
+    def __init__(self, params: BalancerParams | None = None, base: Path | None = None) -> None:
+        """``base``: the folder that relative paths in ``params`` start from (after the current one)."""
         self.params = self.Params() if params is None else params
+        self.base = base
+
+    def files(self) -> tuple[Path, ...]:
+        """What it reads: the answer stands on these files."""
+        return ()
 
     def problems(self, ranks: int, experts: int, top_k: int) -> list[Problem]:
         """Every reason why it cannot place E experts on R ranks with K experts a token; empty if it can."""

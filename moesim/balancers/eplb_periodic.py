@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -49,8 +50,8 @@ class PeriodicEPLB(Balancer):
 
     params: PeriodicEPLB.Params
 
-    def __init__(self, params: BalancerParams | None = None) -> None:
-        super().__init__(params)
+    def __init__(self, params: BalancerParams | None = None, base: Path | None = None) -> None:
+        super().__init__(params, base)
         # A plan depends on what was counted alone: one for all steps that it is in force.
         self._plans: dict[bytes, IntArray] = {}
 

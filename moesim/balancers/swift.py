@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -68,8 +69,8 @@ class Swift(Balancer):
 
     params: Swift.Params
 
-    def __init__(self, params: BalancerParams | None = None) -> None:
-        super().__init__(params)
+    def __init__(self, params: BalancerParams | None = None, base: Path | None = None) -> None:
+        super().__init__(params, base)
         # A plan depends on the placement before it and on what was counted alone.
         self._plans: dict[tuple[bytes, ...], IntArray] = {}
 
