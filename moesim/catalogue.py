@@ -128,7 +128,15 @@ def _scenarios() -> list[Entry]:
 
 
 def _traces() -> list[Entry]:
-    paths = {name: resources.find("trace", name) for name in resources.names("trace")}
+    return _files("trace")
+
+
+def _placements() -> list[Entry]:
+    return _files("placement")
+
+
+def _files(kind: str) -> list[Entry]:
+    paths = {name: resources.find(kind, name) for name in resources.names(kind)}
     return [{"name": name, "bytes": path.stat().st_size, "path": str(path)} for name, path in paths.items()]
 
 
@@ -164,4 +172,5 @@ KINDS: dict[str, Callable[[], list[Entry]]] = {
     "routing": _routing,
     "scenarios": _scenarios,
     "traces": _traces,
+    "placements": _placements,
 }

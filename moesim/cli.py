@@ -174,7 +174,7 @@ def explain(scenario: str, sets: tuple[str, ...], as_json: bool) -> int:
     return 0
 
 
-_KINDS = ("topologies", "models", "protocols", "balancers", "routing", "scenarios", "traces")
+_KINDS = ("topologies", "models", "protocols", "balancers", "routing", "scenarios", "traces", "placements")
 
 
 @cli.command(name="list", short_help="List topologies, models, protocols ... by name.")

@@ -135,7 +135,6 @@ def indivisible(what: str, slots: int, ranks: int, experts: int) -> list[Problem
     if slots % ranks == 0:
         return []
     extra = [slots // ranks * ranks - experts, (slots // ranks + 1) * ranks - experts]
-    legal = " or ".join(f"{what} of {value}" for value in extra if value >= 0)
-    return [
-        Problem(f"{slots} slots ({experts} experts, {slots - experts} copies) on {ranks} ranks", legal=legal)
-    ]
+    legal = f"{what} of {' or '.join(str(value) for value in extra if value >= 0)}"
+    message = f"{experts} experts and {slots - experts} copies cannot be divided evenly over {ranks} ranks"
+    return [Problem(message, legal=legal)]

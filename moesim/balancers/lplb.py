@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
 
 from moesim.balancers import BALANCERS, Balancer, BalancerParams, Context
 from moesim.balancers import _copies as copies
@@ -32,6 +33,13 @@ HYPERCUBE = (
     (12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11),
 )
 TOPOLOGIES = r"cube|hypercube|ring-[1-9]\d{0,3}|torus-[1-9]\d{0,2}x[1-9]\d{0,2}"
+
+
+def _known(topology: str) -> str:
+    if not re.fullmatch(TOPOLOGIES, topology):
+        legal = {"legal": "cube, hypercube, ring-N or torus-MxN"}
+        raise PydanticCustomError("topology", "not a topology of LPLB", legal)
+    return topology
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +73,9 @@ class LPLB(Balancer):
         ``window_size``, ``step_interval``: steps that a reorder is made from, and between reorders.
         """
 
-        topology: str = Field(default="cube", pattern=f"^({TOPOLOGIES})$")
+        topology: Annotated[str, AfterValidator(_known)] = Field(
+            default="cube", json_schema_extra={"pattern": f"^({TOPOLOGIES})$"}
+        )
         redundant_per_rank: int | None = Field(default=None, ge=1)
         window_size: int = Field(default=1000, ge=1)
         step_interval: int = Field(default=3000, ge=1)
@@ -85,8 +95,13 @@ class LPLB(Balancer):
             found.append(Problem(message, legal=legal))
         if redundant % directions or redundant > local:
             message = f"{redundant} copies a rank in {directions} directions, of {local} experts a rank"
-            legal = ", ".join(str(n) for n in range(directions, local + 1, directions))
-            found.append(Problem(message, legal=f"redundant_per_rank of {legal or 'a topology with fewer'}"))
+            possible = ", ".join(str(n) for n in range(directions, local + 1, directions))
+            legal = (
+                f"redundant_per_rank of {possible}"
+                if possible
+                else "a topology of one direction, like ring-8"
+            )
+            found.append(Problem(message, legal=legal))
         return found
 
     def assign(

@@ -260,7 +260,7 @@ def test_explain_draws_no_routing(moesim: Moesim, monkeypatch: pytest.MonkeyPatc
 
 def test_list_everything_or_one_kind(moesim: Moesim) -> None:
     everything = json.loads(moesim("list", "--json").out)
-    kinds = ("topologies", "models", "protocols", "balancers", "routing", "scenarios", "traces")
+    kinds = ("topologies", "models", "protocols", "balancers", "routing", "scenarios", "traces", "placements")
     assert tuple(everything) == kinds
     assert {row["name"] for row in everything["balancers"]} >= {"none", "moonep"}
     one = moesim("list", "balancers")

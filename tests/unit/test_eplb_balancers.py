@@ -123,8 +123,8 @@ def test_what_a_rank_has_is_not_sent_and_twice_the_same_is_sent_once():
     [
         (
             {"num_redundant_experts": 3},
-            "11 slots",
-            "num_redundant_experts of 0 or num_redundant_experts of 4",
+            "8 experts and 3 copies",
+            "num_redundant_experts of 0 or 4",
         ),
         ({"num_groups": 3}, "num_groups 3 does not divide 8 experts", "num_groups of 1, 2, 4, 8"),
         ({"num_groups": 8, "num_nodes": 8}, "num_nodes 8 does not divide 4 ranks", "num_nodes of 1, 2, 4"),

@@ -142,7 +142,7 @@ def test_reorders_move_layer_after_layer_and_the_split_is_of_the_moment():
             "4 copies a rank",
             "redundant_per_rank of 1, 2, 3",
         ),
-        ({}, 24, "2 copies a rank in 2 directions, of 1 ex", "redundant_per_rank of a topology with fewer"),
+        ({}, 24, "2 copies a rank in 2 directions, of 1 ex", "a topology of one direction, like ring-8"),
     ],
 )
 def test_what_it_cannot_do(params, ranks, message, legal):
