@@ -24,6 +24,8 @@ DENSE = 2000
 # A triangle serves for so many passes, unless more than some passes do not suffice.
 AGE = 30
 SLOW = 8
+# Sweeps over the flows that may replace the solution of a sparse triangle.
+SWEEPS = 40
 NOBODY = 255
 # What a resource carries may miss its capacity by this much for rounding alone.
 ROUNDING = 1e-14
@@ -61,7 +63,7 @@ def settle(
     for passes in range(1, MOST_PASSES + 1):
         now = _Look(path, taken, level, limit)
         triangle.age += 1
-        if triangle.age > AGE or passes > SLOW or len(triangle.slot) != len(now.slot):
+        if not triangle.dense or triangle.age > AGE or passes > SLOW or len(triangle.slot) != len(now.slot):
             triangle.set_up(path, taken, now, level)
         else:
             triangle.update(path, taken, now.slot)
@@ -78,7 +80,7 @@ def settle(
         if not some and (gap <= accuracy * own * finite)[held].all():
             level = np.append(np.where(held, level[:-1], np.inf), np.inf)
             return Settled(now.rate, level, np.where(held, own, 0.0), passes)
-        raised = finite + triangle.solve(np.where(held, miss, 0.0))
+        raised = finite + triangle.solve(np.where(held, miss, 0.0), accuracy * finite / 1000)
         guess = np.where(held, np.where(raised > 0, raised, finite / 2), np.inf)
         if some:
             refill(guess, np.flatnonzero(crowded), path, taken, now.rate, room)
@@ -130,8 +132,7 @@ class Triangle:
 
     ``count`` and ``own`` (N,): of the flows that each resource holds itself, how many and how heavy. A dense triangle
     is kept from one look to the next, changed only where a flow has moved, and sorted. The sparse one, for fabrics of
-    many resources, is of earlier levels. Single precision is enough, because what is missing is counted anew in each
-    pass.
+    many resources, is made anew. Single precision is enough, because what is missing is counted anew in each pass.
     """
 
     def __init__(self) -> None:
@@ -141,7 +142,7 @@ class Triangle:
         self.own = np.zeros(1)
         self._order = np.zeros(0, dtype=np.int64)
         self._place = np.zeros(1, dtype=np.int64)
-        self._dense = True
+        self.dense = True
         self._cells = np.zeros(1, dtype=np.float32)
 
     def update(self, path: IntArray, taken: FloatArray, slot: NDArray[np.uint8]) -> None:
@@ -155,17 +156,16 @@ class Triangle:
             gains, loses = row == new, row == old
             self.own += np.bincount(new[gains], amount[gains], nodes + 1)
             self.own -= np.bincount(old[loses], amount[loses], nodes + 1)
-            if self._dense:
-                to = self._place.take(row)
-                np.add.at(self._cells, self._place.take(new) * (nodes + 1) + to, amount.astype(np.float32))
-                np.subtract.at(
-                    self._cells, self._place.take(old) * (nodes + 1) + to, amount.astype(np.float32)
-                )
+            to = self._place.take(row)
+            np.add.at(self._cells, self._place.take(new) * (nodes + 1) + to, amount.astype(np.float32))
+            np.subtract.at(self._cells, self._place.take(old) * (nodes + 1) + to, amount.astype(np.float32))
         self.slot = slot
 
     def keep(self, path: IntArray, taken: FloatArray, flows: IntArray) -> None:
         """Only some of the flows (H, F) stay, those numbered ``flows``."""
-        if len(self.slot):
+        if len(self.slot) and not self.dense:
+            self.slot = self.slot[flows]
+        elif len(self.slot):
             slot = np.full(len(self.slot), NOBODY, dtype=np.uint8)
             slot[flows] = self.slot[flows]
             self.update(path, taken, slot)
@@ -178,8 +178,6 @@ class Triangle:
 
     def sort(self, level: FloatArray) -> None:
         """Bring the triangle into the order of these levels (N+1,)."""
-        if not self._dense:
-            return
         nodes = len(self.own) - 1
         order = np.argsort(level[:nodes], kind="stable")
         moved = np.flatnonzero(order != self._order)
@@ -204,52 +202,66 @@ class Triangle:
         self._order = np.argsort(level[:nodes], kind="stable")
         self._place = np.empty(nodes + 1, dtype=np.int64)
         self._place[self._order], self._place[nodes] = np.arange(nodes), nodes
-        self._dense = nodes <= DENSE and nodes**2 <= CELLS * path.shape[1]
+        self.dense = nodes <= DENSE and nodes**2 <= CELLS * path.shape[1]
         self.count = np.bincount(holder, minlength=nodes + 1)
         self.own = np.zeros(nodes + 1)
         for row, amount in zip(path, taken, strict=True):
             mine = np.flatnonzero(row == holder)
             self.own += np.bincount(row[mine], amount[mine], nodes + 1)
         self.age = 0
-        if self._dense:
+        if self.dense:
             self._cells = np.zeros((nodes + 1) ** 2, dtype=np.float32)
             start = self._place.take(holder) * (nodes + 1)
             for row, amount in zip(path, taken, strict=True):
                 np.add.at(self._cells, start + self._place.take(row), amount.astype(np.float32))
         else:
-            self._factor_sparse(path, taken, holder)
+            self._set_up_sparse(path, taken, holder)
 
-    def _factor_sparse(self, path: IntArray, taken: FloatArray, holder: IntArray) -> None:
-        from scipy.sparse import csc_array
-        from scipy.sparse.linalg import splu
-
+    def _set_up_sparse(self, path: IntArray, taken: FloatArray, holder: IntArray) -> None:
         nodes = len(self.own) - 1
-        holder = np.broadcast_to(holder, path.shape)
-        beside = np.nonzero((path != holder) & (holder < nodes) & (path < nodes))
-        every = np.arange(nodes)
-        own = self.own[self._order]
-        self._held = own > 0
-        cells = np.append(self._place[path[beside]], every), np.append(self._place[holder[beside]], every)
-        value = np.append(taken[beside], np.where(self._held, own, 1.0))
-        matrix = csc_array((value, cells), shape=(nodes, nodes))
-        self._factor = splu(matrix, permc_spec="NATURAL", diag_pivot_thresh=0.0, options={"Equil": False})
+        held_by = np.broadcast_to(holder, path.shape)
+        beside = np.flatnonzero((path != held_by) & (held_by < nodes) & (path < nodes))
+        self._row, self._column = path.ravel()[beside], held_by.ravel()[beside]
+        self._taken = taken.ravel()[beside]
 
-    def solve(self, miss: FloatArray) -> FloatArray:
-        """The change of levels (N,) that makes up for ``miss`` (N,), about; only for resources that hold flows."""
+    def solve(self, miss: FloatArray, close: FloatArray) -> FloatArray:
+        """The change of levels (N,) that makes up for ``miss`` (N,); if sparse, to within ``close`` (N,)."""
         nodes = len(miss)
-        own, miss = self.own[self._order], miss[self._order]
-        held = self.count[self._order] > 0
-        change = np.empty(nodes)
-        if self._dense:
-            from scipy.linalg.blas import strsv
+        held = self.count[:nodes] > 0
+        if not self.dense:
+            return self._sweep(miss, np.where(held, self.own[:nodes], np.inf), close)
+        from scipy.linalg.blas import strsv
 
-            self._cells[:: nodes + 2] = np.append(np.where(held, own, HUGE), HUGE)
-            # Its rows are the columns of the system.
-            matrix = self._cells.reshape(nodes + 1, nodes + 1).T
-            change[self._order] = strsv(matrix, np.append(miss, 0.0), lower=1)[:nodes]
-        else:
-            found = self._factor.solve(np.where(self._held, miss, 0.0))
-            change[self._order] = np.where(self._held, found, miss / np.where(held, own, np.inf))
+        own = np.where(held, self.own[:nodes], HUGE)[self._order]
+        self._cells[:: nodes + 2] = np.append(own, HUGE)
+        # Its rows are the columns of the system.
+        matrix = self._cells.reshape(nodes + 1, nodes + 1).T
+        change = np.empty(nodes)
+        change[self._order] = strsv(matrix, np.append(miss[self._order], 0.0), lower=1)[:nodes]
+        return change
+
+    def _sweep(self, miss: FloatArray, mass: FloatArray, close: FloatArray) -> FloatArray:
+        """Jacobi sweeps, which end for a triangle, and soon where resources hardly touch each other."""
+        change = miss / mass
+        for _ in range(SWEEPS):
+            carried = np.bincount(self._row, self._taken * change.take(self._column), len(miss))
+            swept = (miss - carried) / mass
+            if (np.abs(swept - change) <= close).all():
+                return swept
+            change = swept
+        from scipy.sparse import csc_array
+        from scipy.sparse.linalg import spsolve_triangular
+
+        every = np.arange(len(miss))
+        row, column = self._place[self._row], self._place[self._column]
+        below = row > column  # but for ties
+        cells = np.append(row[below], every), np.append(column[below], every)
+        mass = mass[self._order]
+        value = np.append(self._taken[below], np.where(np.isinf(mass), 1.0, mass))
+        matrix = csc_array((value, cells), shape=(len(miss), len(miss)))
+        change[self._order] = np.where(
+            np.isinf(mass), 0.0, spsolve_triangular(matrix, miss[self._order], lower=True)
+        )
         return change
 
 
