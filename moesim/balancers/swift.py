@@ -158,7 +158,7 @@ def plan(placement: IntArray, expert_load: Floats, host: IntArray) -> SwiftPlan:
         new = np.empty_like(old)
         for one, table in zip(np.unique(host), tables, strict=True):
             new[host == one] = table.slots
-        if largest / reference < before[layer] / mean and _may_be(new, old):
+        if largest * mean < before[layer] * reference and _may_be(new, old):
             found[layer], after[layer] = new, largest
     gained = np.divide(after, before, out=np.ones(layers), where=before > 0)
     change = bool(after.sum() < CHANGE * before.sum())
