@@ -57,7 +57,9 @@ def test_every_finish_equals_the_twin_in_fractions(seed: int, scales: list[Fract
         np.testing.assert_allclose(_engine(case).finish, expected, rtol=1e-9, atol=0)
 
 
-@pytest.mark.parametrize("limits", [{}, {"AGE": 0}, {"CELLS": 0}, {"CELLS": 0, "SWEEPS": 1}, {"MOST_PASSES": 1}])
+@pytest.mark.parametrize(
+    "limits", [{}, {"AGE": 0}, {"CELLS": 0}, {"CELLS": 0, "SWEEPS": 1}, {"MOST_PASSES": 1}]
+)
 def test_every_way_to_solve_gives_the_same_finish(
     limits: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
