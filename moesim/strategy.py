@@ -101,10 +101,12 @@ def _first(strategy: Strategy, case: Case, dtype: str) -> tuple[list[Phase], tup
     """What comes before the pass or runs beside it, what the pass waits for."""
     balancer, costs = strategy.balancer, strategy.moving
     aside = balancer.weights == "background" and not case.assignment.stall
-    phases, after = ([], ()) if aside else weights.planning(balancer, costs, case)
+    # Who plans from past counts does it aside, too; LPLB splits the counts of this batch on the way to dispatch.
+    planned = not aside or balancer.counts != "none"
+    phases, after = weights.planning(balancer, costs, case) if planned else ([], ())
     beside: list[Beside] = []
     if balancer.weights == "background":
-        moved = weights.push(balancer, costs, case, dtype, after)
+        moved = weights.push(balancer, costs, case, dtype, () if aside else after)
         phases = [*phases, *moved.phases]
         if not aside:
             after = tuple(After(dep.phase, When.ALL) for dep in moved.sent or after)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from small_cases import layer
 
 from moesim.balancers import Context
 from moesim.balancers import _copies as copies
@@ -116,7 +117,7 @@ def test_reorders_move_layer_after_layer_and_the_split_is_of_the_moment():
     past = np.random.default_rng(0).integers(1, 1000, size=(30, 8))
     one = LPLB(LPLB.Params(topology="ring-4", window_size=3, step_interval=10))
     ids = np.random.default_rng(1).integers(0, 8, size=(64, 1))
-    for layer in (0, 2):
+    for where in (0, 2):
         tables = [place(np.arange(8).reshape(4, 2), neighbours("ring-4"), 1)]
         for made in (10, 20):
             order = reorder(past[made - 3 : made].sum(axis=0), 4)
@@ -124,11 +125,11 @@ def test_reorders_move_layer_after_layer_and_the_split_is_of_the_moment():
         moves = [copies.shared_out(a.slot_expert, b.slot_expert, 4).tolist() for a, b in pairwise(tables)]
         assert all(moves)
         for step in range(30):
-            context = replace(Context.first(4, 8), step=step, layer=layer, layers=3, past=past[:step])
+            context = replace(Context.first(4, 8), step=step, layer=where, layers=3, past=past[:step])
             found = one.balance(ids, 4, 8, np.random.default_rng(0), context)
-            number = 0 if step <= 10 + layer else 1 if step <= 20 + layer else 2
+            number = 0 if step <= 10 + where else 1 if step <= 20 + where else 2
             assert found.placement.slot_expert.tolist() == tables[number].slot_expert.tolist()
-            assert found.moves.tolist() == (moves[number] if step in (10 + layer, 20 + layer) else [])
+            assert found.moves.tolist() == (moves[number] if step in (10 + where, 20 + where) else [])
 
 
 @pytest.mark.parametrize(
@@ -149,3 +150,13 @@ def test_what_it_cannot_do(params, ranks, message, legal):
     found = LPLB(LPLB.Params(**params)).problems(ranks, 24, 2)
     assert [one.legal for one in found] == [legal]
     assert message in found[0].message
+
+
+def test_the_programme_is_solved_on_the_way_to_dispatch():
+    one = layer("cann-ep", "lplb", pod_name="cloudmatrix384", ep=8, experts=16)
+    names = [phase.name for phase in one.plan.phases]
+    assert names[:3] == ["plan.counts", "plan", "plan.remap"]
+    assert (one.plan.phases[1].duration == one.strategy.planning["plan"]).all()
+    without = layer("cann-ep", "eplb-periodic", pod_name="cloudmatrix384", ep=8, experts=16)
+    assert without.plan.phases[0].name == "plan.remap"
+    assert one.fluid().end("dispatch").max() > without.fluid().end("dispatch").max() + 100e-6
