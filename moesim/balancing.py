@@ -34,7 +34,7 @@ def costs(case: Case, ran: Timing, parts: dict[str, float]) -> dict[str, float]:
 
 def _planning(ran: Timing) -> float:
     ends = [
-        max(float(span.end.max()), 0.0 if span.arrived is None else float(span.arrived.max()))
+        span.last_end
         for name, span in ran.spans.items()
         if (name == "plan" or name.startswith("plan.")) and name != "plan.reroute"
     ]
@@ -50,7 +50,6 @@ def _took(ran: Timing, label: str, stage: str) -> float:
             continue
         if len(phase.flows):
             span = ran.spans[phase.name]
-            assert span.arrived is not None
             begin = min(begin, float(span.start[phase.flows.src].min()))
-            end = max(end, float(span.arrived.max()), float(span.end.max()))
+            end = max(end, span.last_end)
     return max(end - begin, 0.0)

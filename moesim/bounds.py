@@ -20,16 +20,19 @@ def run(plan: Plan, resources: Resources) -> Timing:
     no rank more than that.
     """
     spans: dict[str, Span] = {}
-    load = np.zeros(len(resources.capacity))
+    load, beside = np.zeros((2, len(resources.capacity)))
     for phase in plan.phases:
         start = ready(phase.after, spans, plan.ranks)
         if isinstance(phase, Transfer):
             taken = own_demand(phase.flows, resources)
-            load += taken.load(resources)
+            carried = taken.load(resources)
+            load += carried
+            if phase.name in plan.aside:
+                beside += carried
             spans[phase.name] = transfer_span(taken, resources, start)
         else:
             spans[phase.name] = Span(start, local_end(phase, spans, start))
-    return Timing(plan, spans, load)
+    return Timing(plan, spans, load, beside)
 
 
 def local_end(phase: Local, spans: dict[str, Span], start: FloatArray) -> FloatArray:
@@ -108,8 +111,7 @@ def stages(timing: Timing, resources: Resources) -> tuple[dict[str, FloatArray],
     ends = timing.plan.ends
     ranked = {"dispatch": timing.end("dispatch"), "layer": timing.last}
     last = latest(timing)
-    needed = timing.load - _aside(timing.plan, resources)
-    busiest = float((needed / resources.capacity).max(initial=0.0))
+    busiest = float(((timing.load - timing.beside) / resources.capacity).max(initial=0.0))
     largest = {"dispatch": last[ends["dispatch"]], "layer": max(last[timing.plan.last], busiest)}
     follow = [(ends[before], stage, ends[stage]) for before, stage in pairwise(ends)]
     if "backward_combine" in ends:
@@ -118,15 +120,6 @@ def stages(timing: Timing, resources: Resources) -> tuple[dict[str, FloatArray],
         ranked[stage], least = _within(timing, first, closes)
         largest[stage] = max(float(ranked[stage].max(initial=0.0)), least)
     return ranked, largest
-
-
-def _aside(plan: Plan, resources: Resources) -> FloatArray:
-    """(N,) units of each resource for transfers that need not end with the layer."""
-    load = np.zeros(len(resources.capacity))
-    for phase in plan.phases:
-        if isinstance(phase, Transfer) and phase.name in plan.aside:
-            load += own_demand(phase.flows, resources).load(resources)
-    return load
 
 
 def latest(timing: Timing) -> dict[str, float]:

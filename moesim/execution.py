@@ -138,11 +138,14 @@ class _Execution:
         others = None if self.background is None else self._carried(*self.background)
         self._settle()
         spans = {phase.name: self._span(phase) for phase in self.plan.phases}
-        parts = [flows.demand for flows in self.flows.values()]
-        nodes = len(self.resources.capacity)
-        load = sum((part.load(nodes) for part in parts), np.zeros(nodes))
+        load, beside = np.zeros((2, len(self.resources.capacity)))
+        for name, flows in self.flows.items():
+            carried = flows.demand.load(len(load))
+            load += carried
+            if name in self.plan.aside:
+                beside += carried
         fluid = self.network.fluid
-        return Timing(self.plan, spans, load, others, fluid.solves, fluid.error_estimate)
+        return Timing(self.plan, spans, load, beside, others, fluid.solves, fluid.error_estimate)
 
     def _settle(self) -> None:
         """Run on until every flow of the plan has arrived, also those that no phase waits for."""

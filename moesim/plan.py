@@ -111,7 +111,7 @@ Phase = Local | Transfer
 
 @dataclass(frozen=True)
 class Beside:
-    """Transfers that nothing of their own layer waits for, and how long other work hides them.
+    """Phases that nothing of their own layer waits for, and how long other work hides them.
 
     They may take the whole layer and ``layers`` more, and then as long as ``stage`` of the next one takes and
     ``seconds``; what outlasts that lengthens the layer under ``label``. Other layers and stages count with their
@@ -158,5 +158,5 @@ class Plan:
 
     @property
     def aside(self) -> frozenset[str]:
-        """Names of the transfers that run beside the layer."""
+        """Names of the phases that run beside the layer."""
         return frozenset(name for one in self.beside for name in one.phases)

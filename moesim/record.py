@@ -27,6 +27,7 @@ class Record:
     bound: list[dict[str, float]] = field(default_factory=list)
     parts: list[dict[str, float]] = field(default_factory=list)
     load: FloatArray = field(default_factory=lambda: np.zeros(0))
+    beside: FloatArray = field(default_factory=lambda: np.zeros(0))
     others: FloatArray | None = None
     gemm: list[FloatArray] = field(default_factory=list)
     sizes: list[dict[str, float]] = field(default_factory=list)
@@ -73,6 +74,7 @@ class Record:
         self.bound.append(largest)
         self.parts.append(parts)
         self.load = ran.load if not len(self.load) else self.load + ran.load
+        self.beside = ran.beside if not len(self.beside) else self.beside + ran.beside
         if ran.others is not None:
             self.others = ran.others if self.others is None else self.others + ran.others
         gemms = (ran.spans[name] for stage, name in plan.ends.items() if stage.endswith("expert"))
@@ -98,7 +100,7 @@ class Record:
     def outcome(self, shared: Resources) -> StrategyOutcome:
         stages = {stage: np.array([times[stage] for times in self.times]) for stage in self.times[0]}
         labels = list(dict.fromkeys(label for parts in self.parts for label in parts))
-        links = _links(shared, self.load, self.others, float(stages["layer"].max(axis=1).sum()))
+        links = _links(shared, self.load, self.beside, self.others, float(stages["layer"].max(axis=1).sum()))
         before, after = _mean(self.before), _mean(self.after)
         return StrategyOutcome(
             name=self.strategy.name,
@@ -220,15 +222,16 @@ def _phase_rows(where: tuple[int, int], plan: Plan, ran: Timing) -> Iterator[dic
 
 
 def _links(
-    shared: Resources, load: FloatArray, others: FloatArray | None, seconds: float
+    shared: Resources, load: FloatArray, beside: FloatArray, others: FloatArray | None, seconds: float
 ) -> list[dict[str, object]]:
     """A row for each resource of the fabric, and one for the busiest core of each rank.
 
-    A resource is busy with the ``load`` of the strategy and with what the background put on it while a layer ran.
+    A resource is busy with the ``load`` of the strategy and with what the background put on it while a layer ran, less
+    what runs ``beside`` the layer, in its time and in that of others.
     """
     capacity = shared.capacity
     others = np.zeros(len(load)) if others is None else others
-    busy = (load + others) / capacity
+    busy = (load - beside + others) / capacity
     cores = load[shared.fabric :].reshape(-1, shared.cores)
     chosen = [*range(shared.fabric)]
     chosen += [

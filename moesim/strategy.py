@@ -12,7 +12,7 @@ from moesim.balancers import Balancer
 from moesim.calibration import Calibration
 from moesim.moe import MoEModel
 from moesim.placement import Placement
-from moesim.plan import After, Beside, IntArray, Local, Phase, Plan, Transfer, When
+from moesim.plan import After, Beside, IntArray, Local, Phase, Plan, When
 from moesim.protocols import Case, Protocol, last
 from moesim.sources import Cited, Grade
 from moesim.topology import Topology
@@ -90,8 +90,8 @@ def plan(strategy: Strategy, case: Case, dtype: str, train: bool = False) -> Pla
         returned = [] if free else weights.gradients(strategy.moving, case, computed)
         phases = [*phases, *back, *returned]
         ends |= {f"backward_{stage}": name for stage, name in closing.items()}
-        names = _transfers(returned)
-        if names:
+        if returned:
+            names = tuple(phase.name for phase in returned)
             between = compute.attention_backward(case.model, case.device, case.tokens)
             beside.append(Beside(names, "gradients", stage="backward_dispatch", seconds=between))
     return Plan(case.ranks, tuple(phases), ends, tuple(beside))
@@ -111,13 +111,10 @@ def _first(strategy: Strategy, case: Case, dtype: str) -> tuple[list[Phase], tup
         if not aside:
             after = tuple(After(dep.phase, When.ALL) for dep in moved.sent or after)
         elif moved.phases:
-            beside = [Beside(_transfers(moved.phases), "weights", layers=case.model.moe_layers - 1)]
+            names = tuple(phase.name for phase in moved.phases)
+            beside = [Beside(names, "weights", layers=case.model.moe_layers - 1)]
     mapped = weights.remap(costs, case, after)
     return [*phases, *mapped], last(mapped, after), beside
-
-
-def _transfers(phases: Sequence[Phase]) -> tuple[str, ...]:
-    return tuple(phase.name for phase in phases if isinstance(phase, Transfer))
 
 
 def _pass(

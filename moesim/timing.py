@@ -31,6 +31,12 @@ class Span:
     last: IntArray | None = None
     wire: FloatArray | None = None
 
+    @property
+    def last_end(self) -> float:
+        """[s] when all ranks have ended and all flows have arrived."""
+        ends = [self.end] if self.arrived is None else [self.end, self.arrived]
+        return max(float(end.max(initial=0.0)) for end in ends)
+
     def moment(self, when: When) -> FloatArray:
         """(R,) [s] when a phase that waits for ``when`` of this one may start."""
         if when is When.ALL:
@@ -61,13 +67,15 @@ def streamed(after: tuple[After, ...]) -> str | None:
 class Timing:
     """A plan that has run: phase name -> :class:`Span`, ``load`` (N,) units that each resource carried for it.
 
-    ``others`` (N,): units that flows of others took of each resource until the plan had ended, None without others.
-    ``error_estimate`` [s]: of the finish of a flow, for the completions that were merged in ``solves`` allocations.
+    ``beside`` (N,): those of them for what runs beside the layer. ``others`` (N,): units that flows of others took of
+    each resource until the plan had ended, None without others. ``error_estimate`` [s]: of the finish of a flow, for
+    the completions that were merged in ``solves`` allocations.
     """
 
     plan: Plan
     spans: Mapping[str, Span]
     load: FloatArray
+    beside: FloatArray
     others: FloatArray | None = None
     solves: int = 0
     error_estimate: float = 0.0
@@ -99,7 +107,7 @@ def stages(ran: Timing) -> dict[str, FloatArray]:
 
 
 def exposed(ran: Timing, closed: Timing) -> dict[str, float]:
-    """Label -> [s] by which transfers beside the layer outlast the work that hides them; see :class:`Beside`.
+    """Label -> [s] by which what runs beside the layer outlasts the work that hides it; see :class:`Beside`.
 
     ``closed``: the closed form of the same plan, so that what counts as hidden does not hang on the fidelity.
     """
@@ -107,7 +115,7 @@ def exposed(ran: Timing, closed: Timing) -> dict[str, float]:
     layer, other = float(ran.last.max(initial=0.0)), float(closed.last.max(initial=0.0))
     for one in ran.plan.beside:
         spans = [ran.spans[name] for name in one.phases]
-        end = max(float(np.maximum(span.end, span.moment(When.INBOUND)).max(initial=0.0)) for span in spans)
+        end = max(span.last_end for span in spans)
         room = layer + one.layers * other + one.seconds
         if one.stage is not None:
             before = list(closed.plan.ends)[list(closed.plan.ends).index(one.stage) - 1]

@@ -121,6 +121,7 @@ def layer(
     off: Iterable[str] = (),
     ids: np.ndarray | None = None,
     constants: Mapping[str, float] | None = None,
+    train: bool = False,
 ) -> Layer:
     """Everything that a scenario would put together; ``constants`` change those of the calibration."""
     topology = pod(pod_name)
@@ -155,7 +156,7 @@ def layer(
         capacity=tokens if capacity is None else capacity,
         off=frozenset(off),
     )
-    return Layer(one, case, strategy.plan(one, case, "bf16"), Resources(ways, one.engines))
+    return Layer(one, case, strategy.plan(one, case, "bf16", train), Resources(ways, one.engines))
 
 
 def stages(ran: Timing) -> dict[str, np.ndarray]:

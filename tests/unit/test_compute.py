@@ -54,6 +54,25 @@ def test_no_rows_take_no_time():
     assert not gemm([0, 0, 0, 0]).any()
 
 
+def test_backward_multiplies_twice_and_adds_fp32_gradients():
+    """Twice the operations; few rows take 3 MB of weights, 4 B a weight read and written, and 2 x 4 kB a row."""
+    slots = np.array([0, 0, 1, 1])
+    many, few = (
+        compute.grouped_gemm_backward(MODEL, DEVICE, "bf16", np.array(rows), slots, 2)
+        for rows in ([100_000, 0, 0, 0], [1, 0, 1, 1])
+    )
+    assert many == pytest.approx([1.2e-3, 0.0])
+    assert few == pytest.approx([(15e6 + 8e3) / 1e12, 2 * (15e6 + 8e3) / 1e12])
+    assert compute.gradient_bytes(MODEL) == 4 * 3 * 1000 * 500
+
+
+def test_attention_backward_is_its_two_projections_twice():
+    tokens = np.array([100.0, 50.0])
+    assert compute.attention_backward(MODEL, DEVICE, tokens) == pytest.approx(50 * 2 * 2 * 2e6 / 5e14)
+    assert compute.attention_backward(MODEL, Device.ideal(), tokens) == 0.0
+    assert compute.attention_backward(MODEL, Device.ideal(), np.zeros(2)) == 0.0
+
+
 def test_an_ideal_device_takes_no_time():
     assert not gemm([5, 5, 5, 5], device=Device.ideal()).any()
     assert not compute.copy(Device.ideal(), np.array([1e9]), np.array([1e9])).any()

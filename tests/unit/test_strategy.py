@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from small_cases import EVERYTHING, layer, pod
+from suited import suited
 
 from moesim import moe, strategy
 from moesim.balancers import BALANCERS
-from moesim.plan import When
-from moesim.protocols import build
+from moesim.plan import Transfer, When
+from moesim.protocols import PROTOCOLS, build
 from moesim.sources import Grade
+from moesim.timing import BALANCING
 
 
 def phases(one):
@@ -132,3 +136,80 @@ def test_nothing_is_left_of_a_planner_but_its_weights():
         "combine.send",
         "combine.reduce",
     }
+
+
+def test_training_is_the_forward_pass_and_a_backward_one():
+    """Forward as in prefill, to the digit; backward begins when all have combined."""
+    prefill, train = (
+        layer("rank-dedup-push", "moonep", pod_name="gb200-nvl72", skew=2.0, train=train)
+        for train in (False, True)
+    )
+    alone, both = prefill.fluid(), train.fluid()
+    for stage in prefill.plan.ends:
+        assert (both.end(stage) == alone.end(stage)).all()
+    assert list(train.plan.ends)[3:] == ["backward_dispatch", "backward_expert", "backward_combine"]
+    begins = [span.start.min() for name, span in both.spans.items() if name.startswith("backward.")]
+    assert min(begins) == both.end("combine").max()
+    assert (both.last > both.end("combine")).all()
+
+
+@pytest.mark.parametrize("balancer", ["none", "moonep"])
+@pytest.mark.parametrize("protocol", PROTOCOLS.names())
+def test_backward_sends_the_same_rows_in_bf16_and_plans_nothing(protocol, balancer):
+    one = layer(protocol, balancer, pod_name="gb200-nvl72", skew=2.0, train=True)
+    back = [phase for phase in one.plan.phases if phase.name.startswith("backward.")]
+    assert back
+    assert not [phase.name for phase in back if phase.label in ("planning", "metadata")]
+
+    def payload(name, form):
+        row = one.case.model.payload_bytes(form)
+        return sum(
+            phase.flows.payload.sum() / row
+            for phase in one.plan.phases
+            if isinstance(phase, Transfer) and phase.name.startswith(name) and phase.label not in BALANCING
+        )
+
+    sent = payload("dispatch.", one.strategy.protocol.formats[0])
+    labels = {phase.label for phase in one.plan.phases if phase.name.startswith("dispatch.")}
+    if "metadata" not in labels:  # counts are payload of their phase
+        assert payload("backward.dispatch.", "bf16") == pytest.approx(sent)
+    assert payload("backward.combine.", "bf16") == pytest.approx(
+        payload("combine.", one.strategy.protocol.formats[1])
+    )
+
+
+def test_weights_move_again_backward_and_gradients_return_beside():
+    one = layer("rank-dedup-push", "moonep", pod_name="gb200-nvl72", skew=2.0, train=True)
+    found = phases(one)
+    again, first = found["backward.weights.push"].flows, found["weights.push"].flows
+    assert again.src.tolist() == first.src.tolist()
+    assert again.wire.sum() == first.wire.sum() == len(one.case.assignment.moves) * first.wire[0]
+    assert one.plan.aside == {"gradients.pull"}
+    assert found["gradients.pull"].flows.wire.sum() == 2 * first.wire.sum()
+    ran = one.fluid()
+    assert ran.spans["gradients.pull"].start.min() == ran.end("backward_expert").max()
+    assert found["backward.expert.gemm"].duration.max() >= 1.99 * found["expert.gemm"].duration.max()
+
+
+def test_slots_of_a_layer_or_of_all_and_their_gradients():
+    """MoonEP's two slots serve all layers in turn; copies that stay have one a layer."""
+    size, gradient = 3 * 1024 * 256 * 2, 3 * 1024 * 256 * 4
+    shared = layer("deepep-ll", "moonep")
+    sizes = strategy.buffers(shared.strategy, shared.case, "bf16", train=True)
+    assert (sizes["weight_slots"], sizes["gradient_slots"]) == (2 * size, 2 * gradient)
+    assert "redundant_experts" not in sizes
+    fixed = replace(shared.strategy, balancer=suited("eplb", 8, 16))
+    deep = replace(shared.case, model=replace(shared.case.model, moe_layers=5))
+    sizes = strategy.buffers(fixed, deep, "bf16", train=True)
+    assert (sizes["redundant_experts"], sizes["gradient_slots"]) == (5 * 2 * size, 5 * 2 * gradient)
+
+
+def test_the_oracles_copies_are_free():
+    one, none = (
+        layer("deepep-ll", name, pod_name="gb200-nvl72", skew=2.0, train=True) for name in ("oracle", "none")
+    )
+    assert len(one.case.assignment.placement.slot_rank) > 16
+    assert one.buffers() == none.buffers()
+    assert not [phase for phase in one.plan.phases if phase.label in BALANCING]
+    # Two experts a rank are read, however many copies are there.
+    assert phases(one)["expert.gemm"].duration.max() <= phases(none)["expert.gemm"].duration.max()
