@@ -48,11 +48,12 @@ class Swift(Balancer):
 
     A cycle has heat + algorithm + L steps (L layers): the plan is made from the counts of its first ``heat``
     steps; layer l moves its weights during step heat + algorithm + l and uses them from the next step on. A new copy is
-    sent by the lowest rank that gives the expert up or, where none does, the lowest that holds it.
+    sent by the lowest rank that gives the expert up or, where none does, the lowest that holds it. The planner is a
+    process of its own and taken to be done in time: in reality the step before the first layer moves waits for it.
     """
 
     name = "swift"
-    constants: ClassVar[Mapping[str, str]] = {"plan": "time", "launch": "time", "remap": "time"}
+    constants: ClassVar[Mapping[str, str]] = {"launch": "time", "remap": "time"}
     draws = False
     weights = "background"
 
