@@ -27,11 +27,16 @@ def moesim(*arguments: str) -> int | None:
 
 def test_the_scenarios_that_are_promised_are_there() -> None:
     promised = {
+        "balance-decode-cloudmatrix384",
+        "balance-prefill-real",
+        "balance-prefill-real-gpt-oss",
+        "balance-train-nvl72",
         "compare-nvl576",
         "decode-cloudmatrix384",
         "decode-nvl72",
         "imbalance-nvl72",
         "prefill-h100",
+        "train-nvl72",
         "ubep-ablation",
         "ubep-vs-cann-balanced",
     }
