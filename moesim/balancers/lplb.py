@@ -1,7 +1,8 @@
 """LPLB: a linear programme a layer and batch decides how much of an expert stays and how much goes to its one copy.
 
-After deepseek-ai/LPLB at 0490f79. The original makes five interior-point steps, and takes one half for every share if they
-have not come close enough; here the programme is solved to its optimum, which the steps reach within a few percent. Words of the original: ``r2o`` (n, D), in a group of n ranks: the rank whose experts are copied to rank i in
+After deepseek-ai/LPLB at 0490f79. The original makes five interior-point steps, and takes one half for every share if
+they have not come close enough; here the programme is solved to its optimum, which the steps reach within a few
+percent. Words of the original: ``r2o`` (n, D), in a group of n ranks: the rank whose experts are copied to rank i in
 direction d.
 """
 
