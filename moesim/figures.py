@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,9 +11,12 @@ import numpy as np
 
 from moesim import outfile
 from moesim.errors import InputError, Problem
+from moesim.outcome import StrategyOutcome
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from moesim.result import Result
 
 FORMATS = ("png", "svg", "pdf")
 
@@ -91,6 +95,114 @@ def _legend(axes: Axes, colour: Mapping[str, str]) -> None:
     axes.legend(
         handles=entries, loc="upper left", fontsize=8, frameon=False, handletextpad=0.3, labelspacing=0.35
     )
+
+
+def load_per_rank(axes: Axes, outcomes: Sequence[StrategyOutcome], case: int = 0) -> Axes:
+    """Entries that each rank computes over their mean, with experts at home (grey) and as each strategy placed them.
+
+    ``case``: number of the step and layer, in the order of ``outcome.cases``.
+    """
+    home = outcomes[0].entries["home"][case]
+    mean = max(float(home.mean()), 1e-12)
+    edges = np.arange(len(home) + 1) - 0.5
+    axes.stairs(home / mean, edges, fill=True, color="0.85", label="experts at home")
+    for number, outcome in enumerate(outcomes):
+        colour = _COLOURS[number % len(_COLOURS)]
+        load = outcome.entries["placed"][case] / mean
+        axes.stairs(load, edges, baseline=None, color=colour, lw=1.4, label=outcome.name)
+    axes.axhline(1.0, color="0.4", lw=0.8, ls=":")
+    axes.set(xlabel="rank", ylabel="entries / mean", xlim=(edges[0], edges[-1]), ylim=(0, None))
+    return _plain(axes)
+
+
+def imbalance_over_time(axes: Axes, outcomes: Sequence[StrategyOutcome]) -> Axes:
+    """Largest over mean entries of a rank at every step, a mean over the layers: at home (grey), and as placed."""
+    for number, outcome in enumerate([outcomes[0], *outcomes]):
+        name, which = (outcome.name, "placed") if number else ("experts at home", "home")
+        colour = _COLOURS[(number - 1) % len(_COLOURS)] if number else "0.6"
+        steps, values = _by_step(outcome, which)
+        axes.plot(
+            steps, values, color=colour, lw=1.6, marker="o", ms=3, ls="-" if number else "--", label=name
+        )
+    axes.set(xlabel="step", ylabel="entries of a rank, max / mean", ylim=(0.95, None))
+    axes.locator_params(axis="x", integer=True)
+    return _plain(axes)
+
+
+def _by_step(outcome: StrategyOutcome, which: str) -> tuple[list[int], list[float]]:
+    entries = outcome.entries[which]
+    imbalance = entries.max(axis=1) / np.maximum(entries.mean(axis=1), 1e-12)
+    steps = np.unique(outcome.cases[:, 0])
+    return steps.tolist(), [float(imbalance[outcome.cases[:, 0] == step].mean()) for step in steps]
+
+
+def layer_by_maxvio(axes: Axes, results: Sequence[Result]) -> Axes:
+    """Critical time of a layer against the maxvio of its experts; a result a point, a line a strategy."""
+    _lines(axes, results, [result.strategies[0].imbalance["maxvio"] for result in results])
+    axes.set(xlabel="maxvio: entries of the busiest expert / mean - 1", ylabel="layer [us]", ylim=(0, None))
+    return _plain(axes)
+
+
+def layer_by_tokens(axes: Axes, results: Sequence[Result], baseline: str | None = None) -> Axes:
+    """Critical time of a layer against tokens per rank, both axes logarithmic; a result a point, a line a strategy.
+
+    A ring marks the batch from which a strategy beats ``baseline`` (the first strategy by default), where the two
+    cross between two points of the sweep.
+    """
+    tokens = [float(result.scenario["workload"]["tokens_per_rank"]) for result in results]
+    lines = _lines(axes, results, tokens)
+    first = baseline or results[0].strategies[0].name
+    for number, (name, (x, y)) in enumerate(lines.items()):
+        for at, time in crossings(x, lines[first][1], y) if name != first else ():
+            colour = _COLOURS[number % len(_COLOURS)]
+            axes.plot([at], [time], marker="o", ms=11, mfc="none", mec=colour, mew=1.6)
+            # One below the other, however close they are.
+            aside = (12, -6 - 12 * number)
+            axes.annotate(f"{at:,.0f}", (at, time), xytext=aside, textcoords="offset points", color=colour)
+    axes.set(xscale="log", yscale="log", xlabel="tokens per rank", ylabel="layer [us]")
+    return _plain(axes)
+
+
+def crossings(x: Sequence[float], base: Sequence[float], other: Sequence[float]) -> list[tuple[float, float]]:
+    """Where ``other`` falls below ``base``, straight lines between logarithms: (x, value). All above 0, x rising.
+
+    >>> crossings([1, 100], [1, 10], [2, 5])
+    [(10.0, 3.1622776601683795)]
+    """
+    found = []
+    points = np.log([x, base, other]).T
+    for (x0, b0, o0), (x1, b1, o1) in itertools.pairwise(points):
+        if o0 >= b0 and o1 < b1:
+            part = (o0 - b0) / ((o0 - b0) - (o1 - b1))
+            found.append((float(np.exp(x0 + part * (x1 - x0))), float(np.exp(b0 + part * (b1 - b0)))))
+    return found
+
+
+def _lines(
+    axes: Axes, results: Sequence[Result], values: Sequence[float]
+) -> dict[str, tuple[list[float], list[float]]]:
+    """Draw a line a strategy over ``values`` of the results, in their order; strategy -> x and y [us]."""
+    order = np.argsort(values, kind="stable")
+    found = {}
+    for number, outcome in enumerate(results[0].strategies):
+        x = [float(values[at]) for at in order]
+        layers = [_named(results[at], outcome.name).metrics()["layer_s"]["critical"] * 1e6 for at in order]
+        colour = _COLOURS[number % len(_COLOURS)]
+        axes.plot(x, layers, color=colour, lw=1.6, marker="o", ms=3.5, label=outcome.name)
+        found[outcome.name] = x, layers
+    return found
+
+
+def _named(result: Result, name: str) -> StrategyOutcome:
+    return next(outcome for outcome in result.strategies if outcome.name == name)
+
+
+def _plain(axes: Axes) -> Axes:
+    axes.grid(which="major", color="0.93", lw=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(fontsize=8, frameon=False)
+    return axes
 
 
 def ready(output: str | Path, inputs: Sequence[str | Path]) -> None:

@@ -77,9 +77,10 @@ class StrategyOutcome:
     pass. ``bound``: stage -> (C,) [s], the closed form of the slowest rank. ``breakdown``: label -> (C,) [s] along
     the slowest rank; the labels of a case sum to its layer time. ``bottleneck``: resource and its utilisation, 0 to 1.
     ``traffic_B``: payload of dispatch and combine over all ranks, mean per case, by tier; ``weights_B``: of the expert
-    weights that the balancer pushed; ``balancing``: what it cost, the keys of :data:`COSTS`. ``buffers_B``,
-    ``memory_B``: per rank. ``error_estimate`` [s]: of the finish of a flow. ``phases``, ``links``: rows of the tidy
-    tables of the same name. ``cited``: every constant that entered, with source and grade.
+    weights that the balancer pushed; ``balancing``: what it cost, the keys of :data:`COSTS`. ``entries``: ``home`` and
+    ``placed`` -> (C, R) entries that each rank computes with experts at home, and as they were balanced.
+    ``buffers_B``, ``memory_B``: per rank. ``error_estimate`` [s]: of the finish of a flow. ``phases``, ``links``: rows
+    of the tidy tables of the same name. ``cited``: every constant that entered, with source and grade.
 
     Raises :class:`InvariantError` when shapes disagree or a breakdown does not sum to its layer time.
     """
@@ -104,6 +105,7 @@ class StrategyOutcome:
     error_estimate: float = 0.0
     weights_B: float = 0.0
     balancing: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(COSTS, 0.0))
+    entries: Mapping[str, IntArray] = field(default_factory=dict)
     cited: tuple[Cited, ...] = ()
     warnings: tuple[str, ...] = ()
 

@@ -10,7 +10,7 @@ import numpy as np
 from moesim import balancing, timing, traffic
 from moesim.contention import Resources
 from moesim.outcome import StrategyOutcome
-from moesim.plan import FloatArray, Plan, Transfer
+from moesim.plan import FloatArray, IntArray, Plan, Transfer
 from moesim.protocols import Case
 from moesim.strategy import Strategy
 from moesim.timing import Timing
@@ -35,6 +35,7 @@ class Record:
     after: list[dict[str, float]] = field(default_factory=list)
     weights: list[float] = field(default_factory=list)
     costs: list[dict[str, float]] = field(default_factory=list)
+    entries: list[tuple[IntArray, IntArray]] = field(default_factory=list)
     moved: list[dict[str, FloatArray]] = field(default_factory=list)
     phases: list[dict[str, object]] = field(default_factory=list)
     buffers: dict[str, float] = field(default_factory=dict)
@@ -82,6 +83,7 @@ class Record:
         self.sizes.append(_traffic(self.strategy, case))
         self.weights.append(_weights(plan))
         self.costs.append(balancing.costs(case, ran, parts))
+        self.entries.append((home.load, case.traffic.load))
         self.before.append(_imbalance(home))
         self.after.append(_imbalance(case.traffic))
         self.moved.append(
@@ -116,6 +118,7 @@ class Record:
             traffic_B=_mean(self.sizes),
             weights_B=float(np.mean(self.weights)),
             balancing=_mean(self.costs),
+            entries=dict(zip(("home", "placed"), np.array(self.entries).swapaxes(0, 1), strict=True)),
             buffers_B=self.buffers,
             memory_B=self.memory,
             bandwidth_Bps={**self._bandwidth("dispatch"), "combine": self._bandwidth("combine")},

@@ -289,6 +289,7 @@ def _outcome(item: Mapping[str, Any], parts: Mapping[str, list[dict[str, Any]]])
         error_estimate=item.get("error_estimate_s", 0.0),
         weights_B=item.get("weights_B", 0.0),
         balancing=item["balancing"],
+        entries=tables.entries(mine["cases"], mine["ranks"]),
         cited=_cited(item["cited"]),
         warnings=tuple(item["warnings"]),
     )

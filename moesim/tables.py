@@ -4,7 +4,7 @@
 table   a row is
 ======  =====================================================================================
 cases   a strategy, step and layer: bounds and breakdown of the slowest rank
-ranks   a strategy, step, layer and rank: its stage times
+ranks   a strategy, step, layer and rank: its stage times, and entries with experts at home and as placed
 phases  a strategy, step, layer and phase: when it ran and how long it took
 links   a strategy and a resource of the fabric: what it carried
 ======  =====================================================================================
@@ -28,8 +28,8 @@ Row = Mapping[str, Any]
 TABLES = ("cases", "ranks", "phases", "links")
 
 _TEXT = {"strategy", "phase", "label", "resource", "kind"}
-_WHOLE = {"step", "layer", "rank"}
-_BOUND, _PART = "bound_", "part_"
+_BOUND, _PART, _ENTRIES = "bound_", "part_", "entries_"
+_WHOLE = {"step", "layer", "rank", f"{_ENTRIES}home", f"{_ENTRIES}placed"}
 
 
 def rows(table: str, outcomes: Sequence[StrategyOutcome]) -> list[Row]:
@@ -46,7 +46,8 @@ def _case_rows(outcome: StrategyOutcome) -> Iterable[Row]:
 
 
 def _rank_rows(outcome: StrategyOutcome) -> Iterable[Row]:
-    columns = {f"{stage}_s": times.tolist() for stage, times in outcome.stages.items()}
+    columns: dict[str, Any] = {f"{stage}_s": times.tolist() for stage, times in outcome.stages.items()}
+    columns |= {f"{_ENTRIES}{which}": counts.tolist() for which, counts in outcome.entries.items()}
     ranks = outcome.stages["layer"].shape[1]
     for number, (step, layer) in enumerate(outcome.cases.tolist()):
         for rank in range(ranks):
@@ -94,6 +95,16 @@ def _value(name: str, text: str) -> str | int | float:
     if name in _TEXT:
         return text
     return int(text) if name in _WHOLE else float(text)
+
+
+def entries(cases: Sequence[Row], ranks: Sequence[Row]) -> dict[str, IntArray]:
+    """Of one strategy: ``home`` and ``placed`` -> (C, R), as far as the rows have them."""
+    shape = (len(cases), len(ranks) // max(len(cases), 1))
+    names = [name for name in (ranks[0] if ranks else ()) if name.startswith(_ENTRIES)]
+    return {
+        name[len(_ENTRIES) :]: np.array([row[name] for row in ranks], dtype=np.int64).reshape(shape)
+        for name in names
+    }
 
 
 def arrays(

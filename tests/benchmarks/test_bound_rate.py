@@ -40,7 +40,7 @@ class Study:
         self.one = together(f'"{protocol}"', "none", pod_name, ranks, moe.load("deepseek-v3").experts)
         self.ranks, self.tokens, self.device = ranks, tokens, pod(pod_name).device
         self.ways = placed(pod_name, ranks, "packed", self.one.costs.access)
-        self.resources = Resources(self.ways, int(self.one.costs["cores"]))
+        self.resources = Resources(self.ways, self.one.engines)
         self.groups = [np.unique(part, return_inverse=True)[1] for part in (self.ways.host, self.ways.domain)]
         self.model = moe.load("deepseek-v3")
         rng, entries = np.random.default_rng(0), (self.model.experts, self.model.top_k)
@@ -65,7 +65,7 @@ class Study:
             plan = strategy.plan(self.one, case, "fp8")
             ran = bounds.run(plan, self.resources)
             times, largest = bounds.stages(ran, self.resources)
-            record.add((0, number), case, plan, ran, times, largest, case.traffic, closed=True)
+            record.add((0, number), case, ran, ran, times, largest, case.traffic)
         return record
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from matplotlib.collections import PathCollection, PolyCollection
 from matplotlib.figure import Figure
 
+import moesim
 from moesim import figures
 from moesim.errors import InputError
 
@@ -82,3 +84,59 @@ def test_other_formats_and_other_places_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.png").mkdir()
     with pytest.raises(InputError, match="no regular file"):
         figures.ready(tmp_path / "a.png", [])
+
+
+@pytest.fixture(scope="module")
+def sweep() -> list[moesim.Result]:
+    """Eight ranks, three batches: experts in order, and without imbalance or cost."""
+    one = moesim.from_mapping(
+        {
+            "moesim": 1,
+            "topology": "h200-hgx",
+            "ranks": {"ep": 8},
+            "model": "mixtral-8x7b",
+            "workload": {"phase": "prefill", "tokens_per_rank": 64, "layers": 2, "steps": 3},
+            "routing": {"kind": "lognormal", "sigma": 1.0},
+            "fidelity": "bound",
+            "strategies": [
+                {"name": "none", "protocol": "hybrid-ep"},
+                {"name": "oracle", "protocol": "hybrid-ep", "balancer": "oracle"},
+            ],
+        }
+    )
+    return [moesim.run(one.edited([f"workload.tokens_per_rank={count}"])) for count in (256, 64, 1024)]
+
+
+def test_load_per_rank_is_over_the_mean(sweep: list[moesim.Result]) -> None:
+    axes = figures.load_per_rank(Figure().add_subplot(), sweep[0].strategies, case=1)
+    home, none, oracle = (patch.get_data().values for patch in axes.patches)
+    counted = sweep[0].strategies[0].entries["home"][1]
+    assert home.tolist() == (counted / counted.mean()).tolist() == none.tolist()
+    assert oracle == pytest.approx(np.ones(8))
+
+
+def test_imbalance_over_time_has_a_point_a_step(sweep: list[moesim.Result]) -> None:
+    outcome = sweep[0].strategies[0]
+    axes = figures.imbalance_over_time(Figure().add_subplot(), [outcome])
+    before, after = axes.lines
+    assert before.get_xdata().tolist() == [0, 1, 2]
+    assert before.get_ydata().tolist() == after.get_ydata().tolist()
+    loads = outcome.entries["home"][outcome.cases[:, 0] == 2]
+    assert before.get_ydata()[2] == pytest.approx((loads.max(axis=1) / loads.mean(axis=1)).mean())
+
+
+def test_a_sweep_is_a_line_a_strategy_in_rising_order(sweep: list[moesim.Result]) -> None:
+    axes = figures.layer_by_tokens(Figure().add_subplot(), sweep)
+    none, oracle = axes.lines[:2]
+    assert none.get_xdata().tolist() == oracle.get_xdata().tolist() == [64, 256, 1024]
+    metrics = [sweep[at].strategies[0].metrics()["layer_s"]["critical"] * 1e6 for at in (1, 0, 2)]
+    assert none.get_ydata().tolist() == metrics
+    by_maxvio = figures.layer_by_maxvio(Figure().add_subplot(), sweep).lines[0]
+    assert sorted(by_maxvio.get_xdata()) == by_maxvio.get_xdata().tolist()
+
+
+def test_crossings_are_where_the_other_becomes_faster() -> None:
+    x = [10.0, 100.0, 1000.0]
+    assert figures.crossings(x, [1.0, 10.0, 100.0], [10.0, 10.0, 10.0]) == [pytest.approx((100.0, 10.0))]
+    assert figures.crossings(x, [1.0, 1.0, 1.0], [2.0, 3.0, 4.0]) == []
+    assert figures.crossings(x, [2.0, 2.0, 2.0], [1.0, 1.0, 1.0]) == []
