@@ -9,11 +9,18 @@ from moesim.plan import Local
 
 # zhumakhan/MoonEP, varlen_moon_ep.md: EP8, 896 experts, hidden 7168, top-8, popularity of width 1, BF16 [us].
 MEASURED = {
-    8192: {"dispatch": 1717, "combine": 1684, "expand": 155, "presum": 202},
-    1024: {"dispatch": 290, "combine": 231, "expand": 23, "presum": 28},
+    8192: {
+        "plan": 51,
+        "dispatch": 1717,
+        "combine": 1684,
+        "backward dispatch": 1687,
+        "expand": 155,
+        "presum": 202,
+    },
+    1024: {"plan": 43, "dispatch": 290, "combine": 231, "backward dispatch": 298, "expand": 23, "presum": 28},
 }
 # Small batches leave the fixed costs of a kernel with barriers, which have not been published, in plain view.
-TOLERANCE = {8192: 0.2, 1024: 0.3}
+TOLERANCE = {8192: 0.15, 1024: 0.3}
 
 
 @pytest.mark.parametrize("tokens", MEASURED)
@@ -27,15 +34,23 @@ def test_dispatch_and_combine_of_balanced_experts(tokens):
         top_k=8,
         hidden=7168,
         tokens=tokens,
+        train=True,
     )
     bound = one.bound()
     spans = bound.spans
     duration = {phase.name: phase.duration.max() for phase in one.plan.phases if isinstance(phase, Local)}
+    planned, begins = spans["plan.multicast"].last_end, spans["backward.dispatch.launch"].start
     took = {
-        "dispatch": (spans["dispatch.expand"].end - spans["plan"].end).max(),
+        "plan": planned,
+        "dispatch": spans["dispatch.expand"].end.max() - planned,
+        "backward dispatch": (spans["backward.dispatch.expand"].end - begins).max(),
         "combine": (bound.end("combine") - bound.end("expert")).max(),
         "expand": duration["dispatch.expand"],
         "presum": duration["combine.presum"],
     }
     for part, microseconds in MEASURED[tokens].items():
-        assert took[part] == pytest.approx(microseconds * 1e-6, rel=TOLERANCE[tokens]), part
+        # The pass before the sum reads and writes no more than it has to: 18 % off.
+        tolerance = max(TOLERANCE[tokens], 0.2) if part == "presum" else TOLERANCE[tokens]
+        assert took[part] == pytest.approx(microseconds * 1e-6, rel=tolerance), part
+    # Planning is what was fitted.
+    assert took["plan"] == pytest.approx(MEASURED[tokens]["plan"] * 1e-6, rel=0.01)
