@@ -29,6 +29,8 @@ SWEEPS = 40
 NOBODY = 255
 # What a resource carries may miss its capacity by this much for rounding alone.
 ROUNDING = 1e-14
+# A resource that holds no flow carries no more than it can, to within this.
+TIGHT = 1e-9
 # Takes the place of "never" in single precision.
 HUGE = 1e30
 
@@ -71,7 +73,7 @@ def settle(
         held, own = triangle.count[:-1] > 0, triangle.own[:-1]
         finite = np.where(held, level[:-1], 0.0)
         miss = room - now.load
-        crowded = miss < -accuracy * room
+        crowded = miss < -TIGHT * room
         if now.free is not None:
             crowded[now.free] = True
         crowded &= ~held
