@@ -11,6 +11,7 @@ from functools import cache
 import numpy as np
 import pytest
 from small_cases import placed, pod
+from ultraep_routing import drawn
 
 from moesim import execution, moe, strategy, traffic, weights
 from moesim.balancers.ultraep import UltraEP
@@ -26,43 +27,15 @@ ROWS = {
 }
 
 
-def popularity(alpha: float) -> np.ndarray:
-    """(E,) weights: 1 / rank^alpha, and 1 / l^4 within a rank."""
-    within = np.arange(1, MASTERS + 1.0) ** -4
-    return (np.arange(1, RANKS + 1.0)[:, None] ** -alpha * within / within.sum()).ravel()
-
-
-def expected_imbalance(weight: np.ndarray) -> float:
-    """Largest over mean load where an expert is among the K of a token with probability 1 - exp(-lambda w)."""
-    low, high = 0.0, 1e9
-    for _ in range(100):
-        middle = (low + high) / 2
-        low, high = (middle, high) if (1 - np.exp(-middle * weight)).sum() < TOP_K else (low, middle)
-    return traffic.rank_imbalance((1 - np.exp(-low * weight)).reshape(RANKS, -1).sum(axis=1))
-
-
 @cache
-def drawn(target: float) -> np.ndarray:
-    """(R*T, K) distinct experts; alpha by bisection."""
-    low, high = 0.0, 4.0
-    for _ in range(50):
-        middle = (low + high) / 2
-        low, high = (middle, high) if expected_imbalance(popularity(middle)) < target else (low, middle)
-    share = popularity(low).cumsum()
-    rng = np.random.default_rng(1234)
-    # Draws without replacement are draws with it, of which the first visits count.
-    shots = rng.random((2 * TOP_K + 2, RANKS * TOKENS), dtype=np.float32)
-    picks = np.searchsorted((share / share[-1]).astype(np.float32), shots).astype(np.uint16)
-    new = traffic.first_visits(picks)
-    wanted = new & (new.cumsum(axis=0, dtype=np.uint8) <= TOP_K)
-    assert (wanted.sum(axis=0) == TOP_K).all(), "too few draws"
-    return picks.T[wanted.T].reshape(-1, TOP_K)
+def routing(target: float) -> np.ndarray:
+    return drawn(target, ranks=RANKS, masters=MASTERS, top_k=TOP_K, tokens=TOKENS)
 
 
 @cache
 def balanced(row: float, relay: str):
     balancer = UltraEP(UltraEP.Params(relay=relay))
-    return balancer.balance(drawn(ROWS[row]["target"]), RANKS, RANKS * MASTERS, np.random.default_rng(0))
+    return balancer.balance(routing(ROWS[row]["target"]), RANKS, RANKS * MASTERS, np.random.default_rng(0))
 
 
 @cache
