@@ -32,13 +32,37 @@ def test_what_leaves_arrives_and_every_resource_carries_its_share(protocol, seed
         if pod == "clos":
             assert carried[: one.resources.fabric][ports].sum() == pytest.approx(flows.wire.sum())
         load += carried
-    # Combine brings back the rows that dispatch has taken away, and no others.
-    there, back = (
-        next(p.flows for p in one.plan.phases if p.name == name) for name in ("dispatch.send", "combine.send")
-    )
-    rows = [np.zeros((8, 8)) for _ in range(2)]
-    asked = [one.case.model.payload_bytes(form) for form in one.strategy.protocol.formats]
-    np.add.at(rows[0], (there.src, there.dst), there.payload / asked[0])
-    np.add.at(rows[1], (back.dst, back.src), back.payload / asked[1])
-    assert rows[0] == pytest.approx(rows[1])
+    assert _rows(one, "dispatch") == pytest.approx(_rows(one, "combine").T)
     assert one.fluid().load == pytest.approx(load, rel=1e-9)
+
+
+def _rows(one, operation):
+    """(8, 8) rows from rank to rank in ``operation``: all hops with all their chunks, and no counts."""
+    asked = one.case.model.payload_bytes(one.strategy.protocol.formats[operation == "combine"])
+    rows = np.zeros((8, 8))
+    for phase in one.plan.phases:
+        if isinstance(phase, Transfer) and phase.label == "send" and phase.name.startswith(operation):
+            np.add.at(rows, (phase.flows.src, phase.flows.dst), phase.flows.payload / asked)
+    return rows
+
+
+RELAYED = ("deepep-ht", "deepep-v2", "hybrid-ep")
+
+
+@pytest.mark.parametrize("protocol", RELAYED)
+@settings(max_examples=8, deadline=None)
+@given(seed=st.integers(0, 999), skew=st.sampled_from([0.0, 1.0, 4.0]), tokens=st.sampled_from([12, 300]))
+def test_relayed_rows_cross_two_hops_and_reach_every_rank_that_a_token_asks_for(protocol, seed, skew, tokens):
+    """Two hosts of four, one domain each: token by token, over the rank of the same index, unless that is the end."""
+    one = layer(protocol, pod_name="rails", skew=skew, seed=seed, tokens=tokens)
+    asked = one.case.assignment.placement.slot_rank[one.case.assignment.slot]
+    rows = np.zeros((8, 8))
+    for source, ranks in zip(np.arange(8).repeat(tokens), asked, strict=True):
+        relays = {source if rank // 4 == source // 4 else (source + 4) % 8 for rank in ranks}
+        for relay in relays - {source}:
+            rows[source, relay] += 1
+        for rank in set(ranks):
+            relay = source if rank // 4 == source // 4 else (source + 4) % 8
+            rows[relay, rank] += rank != relay
+    assert _rows(one, "dispatch") == pytest.approx(rows)
+    assert _rows(one, "combine") == pytest.approx(rows.T)
