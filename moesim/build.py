@@ -12,7 +12,7 @@ from moesim.balancers import BALANCERS, Balancer
 from moesim.checking import in_order
 from moesim.errors import InputError, Problem
 from moesim.moe import MoEModel
-from moesim.protocols import PROTOCOLS, Protocol
+from moesim.protocols import PROTOCOLS, Protocol, check_sms
 from moesim.protocols.pool import REACH
 from moesim.routing import Routes, routes
 from moesim.schema import ScenarioKeys
@@ -154,6 +154,10 @@ def build(scenario: Scenario) -> Built:
             collect.problems += _too_large(scenario, model, layers)
     if pod is not None:
         collect.problems += _lacking(scenario, pod, devices, pairs)
+        for number, (protocol, _) in enumerate(pairs):
+            sms = getattr(protocol.params, "sms", None)
+            at: Loc = ("strategies", number, "protocol", "sms")
+            collect.attempt(at, lambda: check_sms(sms, pod.device))  # noqa: B023
     collect.finish()
     assert model is not None
     assert pod is not None

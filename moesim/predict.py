@@ -102,8 +102,7 @@ class Predictor:
         """The row's operation on its pod; :class:`InputError` says why it cannot be modelled."""
         pod = self._pod(row.pod, row.ep)
         protocol, costs = self._protocol(row)
-        if row.sms is not None and row.sms > pod.device.cores:
-            raise InputError(f"{row.sms} SMs of {pod.device.cores}")
+        protocols.check_sms(row.sms, pod.device)
         devices = ranks.place(pod, row.ep)
         missing = protocol.needs() - build.properties(pod, devices)
         if missing:

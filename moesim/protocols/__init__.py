@@ -238,6 +238,15 @@ def sequence(phases: list[Local], after: tuple[After, ...]) -> list[Phase]:
         if not phase.duration.any():
             continue
         chained.append(Local(phase.name, phase.label, phase.duration, (*after, *phase.after), phase.chunks))
+def check_sms(sms: int | None, device: Device) -> None:
+    """Raise :class:`InputError` if ``device`` has not so many SMs; None is the calibration's own number.
+
+    A pod that describes no device says nothing of their number.
+    """
+    if sms is not None and device.compute and sms > device.cores:
+        raise InputError(Problem(f"{sms} SMs of {device.cores}", legal=f"at most {device.cores}"))
+
+
         after = (After(phase.name),)
     return chained
 

@@ -146,3 +146,26 @@ def test_a_folder_whose_name_is_no_text(
     assert "is not UTF-8 text" in err
     assert "odd" in err
     assert sorted(path.name for path in Path().iterdir()) == ["pod.yaml", "x.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("pod", "protocol", "said", "legal"),
+    [
+        ("gb200-nvl72", "{kind: deepep-v2, sms: 153}", "153 SMs of 152", "at most 152"),
+        ("h800-ib", "{kind: deepep-v2, sms: 133}", "133 SMs of 132", "at most 132"),
+        ("gb200-nvl72", "{kind: hybrid-ep, sms: 4000}", "4000 SMs of 152", "at most 152"),
+        ("h800-ib", "{kind: deepep-ht, sms: 134}", "134 SMs of 132", "at most 132"),
+    ],
+)
+def test_no_more_cores_than_the_device_has(
+    capsys: pytest.CaptureFixture[str], pod: str, protocol: str, said: str, legal: str
+) -> None:
+    head, _, _ = SMALL.read_text().partition("strategies:")
+    lines = [line if not line.startswith("topology:") else f"topology: {pod}" for line in head.splitlines()]
+    lines += ["strategies:", f"  - {{name: one, protocol: {protocol}}}"]
+    Path("x.yaml").write_text("\n".join(lines) + "\n")
+    column = lines[-1].rindex(": ") + 3
+    for err in (refused(capsys, *RUN), refused(capsys, "check", "x.yaml")):
+        assert f"moesim: x.yaml:{len(lines)}:{column}: " in err
+        assert said in err
+        assert f"legal: {legal}" in err
