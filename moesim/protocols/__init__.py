@@ -231,13 +231,6 @@ def build(spec: str | Mapping[str, object]) -> Protocol:
     return chosen(check(chosen.Params, given, "protocol"))
 
 
-def sequence(phases: list[Local], after: tuple[After, ...]) -> list[Phase]:
-    """Chain local phases one behind the other, each on its own rank; those that take no time are left out."""
-    chained: list[Phase] = []
-    for phase in phases:
-        if not phase.duration.any():
-            continue
-        chained.append(Local(phase.name, phase.label, phase.duration, (*after, *phase.after), phase.chunks))
 def check_sms(sms: int | None, device: Device) -> None:
     """Raise :class:`InputError` if ``device`` has not so many SMs; None is the calibration's own number.
 
@@ -247,6 +240,13 @@ def check_sms(sms: int | None, device: Device) -> None:
         raise InputError(Problem(f"{sms} SMs of {device.cores}", legal=f"at most {device.cores}"))
 
 
+def sequence(phases: list[Local], after: tuple[After, ...]) -> list[Phase]:
+    """Chain local phases one behind the other, each on its own rank; those that take no time are left out."""
+    chained: list[Phase] = []
+    for phase in phases:
+        if not phase.duration.any():
+            continue
+        chained.append(Local(phase.name, phase.label, phase.duration, (*after, *phase.after), phase.chunks))
         after = (After(phase.name),)
     return chained
 
