@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
-from moesim import compute, footprint, idle, moe, strategy, units
+from moesim import compute, footprint, idle, moe, resources, strategy, units
 from moesim.balancers import BALANCERS, Balancer
 from moesim.checking import in_order
 from moesim.errors import InputError, Problem
@@ -167,7 +167,11 @@ def build(scenario: Scenario) -> Built:
     chosen = _strategies(scenario, pod, pairs, collect)
     ways = _routes(pods, devices, chosen, collect)
     collect.finish()
-    warnings = (*_stand_in(scenario, pod, model), *idle.inputs(scenario, pod, devices, chosen))
+    warnings = (
+        *_stand_in(scenario, pod, model),
+        *_of_other_pods(scenario, pod, chosen),
+        *idle.inputs(scenario, pod, devices, chosen),
+    )
     return Built(scenario, pods[-1], devices, model, layers, chosen, ways, warnings)
 
 
@@ -179,14 +183,16 @@ def _pair(spec: Spec, base: Path | None) -> tuple[Protocol, Balancer]:
 def _strategies(
     scenario: Scenario, pod: Topology, pairs: tuple[tuple[Protocol, Balancer], ...], collect: _Collector
 ) -> tuple[Strategy, ...]:
-    found = (
-        collect.attempt(
-            ("strategies", number),
-            lambda: strategy.build(spec.name, *pair, spec.assume, pod),  # noqa: B023
-        )
-        for number, (spec, pair) in enumerate(zip(scenario.strategies, pairs, strict=True))
-    )
-    return tuple(one for one in found if one is not None)
+    found: list[Strategy] = []
+    for number, (spec, pair) in enumerate(zip(scenario.strategies, pairs, strict=True)):
+        loc: Loc = ("strategies", number)
+        file = None
+        if spec.calibration is not None:
+            loc = (*loc, "calibration")
+            file = resources.find("calibration", spec.calibration, scenario.base)
+        one = collect.attempt(loc, lambda: strategy.build(spec.name, *pair, spec.assume, pod, file))  # noqa: B023
+        found += [] if one is None else [one]
+    return tuple(found)
 
 
 def _routes(
@@ -324,6 +330,17 @@ def properties(pod: Topology, devices: NDArray[np.int64] | None) -> frozenset[st
     if devices is None or len(set(pod.domain[pod.devices[devices]].tolist())) == 1:
         return pod.properties | {REACH}
     return pod.properties - {"multicast"}
+
+
+def _of_other_pods(scenario: Scenario, pod: Topology, chosen: tuple[Strategy, ...]) -> Iterator[str]:
+    """Says which constants were taken from a calibration that was made for another pod."""
+    pods = resources.names("topology")
+    for spec, one in zip(scenario.strategies, chosen, strict=True):
+        fit = one.costs.fit
+        folder = one.costs.pod if one.costs.pod in pods else pod.name
+        made_for = fit.pod if fit is not None and fit.pod else folder
+        if spec.calibration is not None and made_for != pod.name:
+            yield f"{one.name}: the constants in {spec.calibration} are those of {made_for}, used on {pod.name}"
 
 
 def _stand_in(scenario: Scenario, pod: Topology, model: MoEModel) -> Iterator[str]:

@@ -60,6 +60,7 @@ def explain(asked: Scenario) -> dict[str, Any]:
     chosen = built.strategies
     setting = _setting(built)
     cited = dict.fromkeys([*built.topology.cited, *(item for one in chosen for item in one.cited)])
+    used = sources_of(list(cited), [source for one in chosen for source in one.sources])
     document: dict[str, Any] = plain_data(
         {
             "schema": SCHEMA,
@@ -71,7 +72,7 @@ def explain(asked: Scenario) -> dict[str, Any]:
             "model": _model(setting),
             "strategies": [_strategy(built, setting, one) for one in chosen],
             "cited": [cited_json(item) for item in cited],
-            "sources": [source_json(source) for source in sources_of(list(cited))],
+            "sources": [source_json(source) for source in used],
             "warnings": _warnings(built),
         }
     )

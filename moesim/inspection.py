@@ -47,19 +47,25 @@ def _topology(name: str) -> str:
 
 
 def _calibration(path: Path, document: Document) -> str:
-    """A calibration is read by the name of its folder and its own, so only a shipped one can be."""
+    """Whose constants they are stands in the file, or is its name, as that of every shipped one."""
     from moesim import calibration
     from moesim.balancers import BALANCERS
     from moesim.protocols import PROTOCOLS
 
-    pod, kind = path.resolve().parent.name, path.stem
-    known = [*PROTOCOLS.names(), *BALANCERS.names()]
-    if kind not in known:
-        message = f"a calibration of {kind!r}, which is no protocol or balancer"
-        raise InputError(document.problem(("constants",), message, nearest(kind, known), at="key"))
-    name = f"{pod}/{kind}"
-    if name not in resources.names("calibration") or not resources.find("calibration", name).samefile(path):
-        return f"calibration of {kind}, not checked: it is no file of topologies/calibrations"
+    if "protocol" in document.data:
+        kind, known = document.data["protocol"], PROTOCOLS.names()
+        if kind not in known:
+            raise InputError(
+                document.problem(("protocol",), f"unknown protocol {kind!r}", nearest(str(kind), known))
+            )
+    else:
+        kind, known = path.stem, [*PROTOCOLS.names(), *BALANCERS.names()]
+        if kind not in known:
+            message = "a calibration that does not say of which protocol"
+            legal = f"`protocol: {PROTOCOLS.names()[0]}`, or another of `moesim list protocols`"
+            raise InputError(document.problem(("constants",), message, legal, at="key"))
     user = PROTOCOLS.get(kind) if kind in PROTOCOLS.names() else BALANCERS.get(kind)
-    constants = calibration.load(pod, kind, user.constants).values
-    return f"calibration of {kind} on {pod}, {len(constants)} constants"
+    found = calibration.read(path, calibration.FALLBACK, kind, user.constants)
+    made_for = "" if found.fit is None else found.fit.pod
+    pod = made_for if resources.name_of("calibration", path) is None else found.pod
+    return f"calibration of {kind}" + (f" on {pod}" if pod else "") + f", {len(found.values)} constants"

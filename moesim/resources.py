@@ -81,7 +81,8 @@ def find(kind: str, name: str | Path, base: Path | None = None) -> Path:
         if text in names(kind):
             return shipped(folder) / f"{text}{suffix}"
         if not is_path(text):
-            legal = nearest(text, names(kind)) + f"; or a path to a {suffix} file"
+            near = "pod/protocol" if kind == "calibration" else nearest(text, names(kind))
+            legal = f"{near}; or a path to a {suffix} file"
             raise InputError(Problem(f"unknown {kind} {text!r}", legal=legal))
     places = [Path(text)] if base is None else [Path(text), base / text]
     for place in places:
@@ -89,6 +90,8 @@ def find(kind: str, name: str | Path, base: Path | None = None) -> Path:
             return place
     looked = ", ".join(dict.fromkeys(str(place) for place in places))
     close = nearest(Path(text).stem, names(kind)) if names(kind) else "nothing is shipped"
+    if kind == "calibration":
+        close = f"pod/protocol, such as {names(kind)[0]}"  # too many to list
     legal = f"an existing file, or a shipped name: {close}"
     raise InputError(Problem(f"{kind} file not found: {looked}", legal=legal))
 

@@ -199,10 +199,14 @@ class Result:
         return found
 
 
-def sources_of(cited: Sequence[Cited]) -> tuple[Source, ...]:
-    """The bibliography entries behind some numbers, each once, in order of first use."""
+def sources_of(cited: Sequence[Cited], own: Sequence[Source] = ()) -> tuple[Source, ...]:
+    """The entries behind some numbers, of the bibliography and of files' ``own``, each once, in order of first use."""
     known = bibliography()
-    return tuple(known[key] for key in dict.fromkeys(item.source for item in cited) if key in known)
+    found: list[Source] = []
+    for key in dict.fromkeys(item.source for item in cited):
+        found += [known[key]] if key in known else []
+        found += [source for source in dict.fromkeys(own) if source.key == key]
+    return tuple(found)
 
 
 def load_summary(path: str | Path) -> dict[str, Any]:

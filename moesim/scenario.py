@@ -73,7 +73,8 @@ class Scenario(ScenarioKeys):
             full["model"] = _complete(moe.spec().model_validate(self.model), self.model)
         full["topology"] = _named(full["topology"], "topology", self.base)
         full["routing"] = _named(full["routing"], "trace", self.base)
-        full["strategies"] = _named(full["strategies"], "placement", self.base)
+        for kind in ("placement", "calibration"):
+            full["strategies"] = _named(full["strategies"], kind, self.base)
         return full
 
 
@@ -241,10 +242,13 @@ def _files(document: Document) -> Iterator[Problem]:
         wanted.append(("trace", ("routing", "trace"), routing.get("trace")))
     strategies = document.data.get("strategies")
     for number, item in enumerate(strategies if isinstance(strategies, list) else []):
-        balancer = item.get("balancer") if isinstance(item, dict) else None
+        if not isinstance(item, dict):
+            continue
+        loc: Loc = ("strategies", number)
+        wanted.append(("calibration", (*loc, "calibration"), item.get("calibration")))
+        balancer = item.get("balancer")
         if isinstance(balancer, dict):
-            loc: Loc = ("strategies", number, "balancer", "placement")
-            wanted.append(("placement", loc, balancer.get("placement")))
+            wanted.append(("placement", (*loc, "balancer", "placement"), balancer.get("placement")))
     for kind, loc, name in wanted:
         if isinstance(name, str) and name:
             try:

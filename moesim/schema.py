@@ -223,6 +223,9 @@ class Strategy(Closed):
     assume: Annotated[tuple[Annotated[str, AfterValidator(_property)], ...], AfterValidator(_distinct)] = (
         Field((), description="properties that the real pod is not known to have, assumed here")
     )
+    calibration: Annotated[str, Field(min_length=1)] | None = Field(
+        None, description="file with the protocol's constants, or the pod/protocol of a shipped one"
+    )
 
 
 class Fault(Closed):

@@ -48,7 +48,10 @@ def run(scenario: Scenario, progress: Progress | None = None) -> Result:
         fidelity=scenario.fidelity,
         tolerance=scenario.tolerance if scenario.fidelity == "fluid" else 0.0,
         strategies=outcomes,
-        sources=sources_of([*(item for one in outcomes for item in one.cited), *built.topology.cited]),
+        sources=sources_of(
+            [*(item for one in outcomes for item in one.cited), *built.topology.cited],
+            [source for one in built.strategies for source in one.sources],
+        ),
         cited=built.topology.cited,
         warnings=(*built.warnings, *built.trace.notes, *_idle_inputs(built, pod, records)),
         version=__version__,

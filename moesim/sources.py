@@ -67,10 +67,14 @@ def _bibliography(path: Path) -> dict[str, Source]:
     return _entries(yamlio.load(path))
 
 
+def own(document: Document) -> dict[str, Source]:
+    """The ``sources`` that a file brings itself, by key; none if it has no such mapping."""
+    return _entries(document) if "sources" in document.data else {}
+
+
 def _known(document: Document) -> dict[str, Source]:
-    """What a file may cite: the bibliography, and the ``sources`` that it brings itself."""
-    own = _entries(document) if "sources" in document.data else {}
-    return {**bibliography(), **own}
+    """What a file may cite: the bibliography, and what it brings itself."""
+    return {**bibliography(), **own(document)}
 
 
 def _entries(document: Document) -> dict[str, Source]:
@@ -111,16 +115,16 @@ def cite(document: Document, loc: Loc, dimension: str) -> tuple[float, Cited]:
     except (KeyError, IndexError, TypeError):
         problem = document.problem(loc[:-1], f"the key {loc[-1]!r} is missing", units.legal_units(dimension))
         raise InputError(problem) from None
-    own = isinstance(part, dict)
-    at: Loc = (*loc, "value") if own else loc
-    if own:
+    alone = isinstance(part, dict)
+    at: Loc = (*loc, "value") if alone else loc
+    if alone:
         closed(document, loc, part)
-    written = part["value"] if own else part
+    written = part["value"] if alone else part
     try:
         value = units.parse(written, dimension)
     except InputError as error:
         raise InputError([document.place(problem, at) for problem in error.problems]) from None
-    citation = citation_at(document, loc if own else loc[:-1], str(written), where=loc)
+    citation = citation_at(document, loc if alone else loc[:-1], str(written), where=loc)
     return value, citation
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from moesim.moe import MoEModel
 from moesim.placement import Placement
 from moesim.plan import After, Beside, IntArray, Local, Phase, Plan, When
 from moesim.protocols import Case, Protocol, last
-from moesim.sources import Cited, Grade
+from moesim.sources import Cited, Grade, Source
 from moesim.topology import Topology
 from moesim.weights import Moved
 
@@ -53,17 +54,30 @@ class Strategy:
         )
         return (*granted, *self.costs.cited, *extra)
 
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """Those that calibrations bring themselves."""
+        return (*self.costs.sources, *(() if self.planning is None else self.planning.sources))
+
 
 def build(
-    name: str, protocol: Protocol, balancer: Balancer, assume: tuple[str, ...], topology: Topology
+    name: str,
+    protocol: Protocol,
+    balancer: Balancer,
+    assume: tuple[str, ...],
+    topology: Topology,
+    file: Path | None = None,
 ) -> Strategy:
-    """A strategy with its constants on ``topology``. Raises :class:`InputError` if a calibration is bad."""
+    """A strategy with its constants on ``topology``, those of the protocol from the calibration ``file`` if given.
+
+    Raises :class:`InputError` if a calibration is bad.
+    """
     planning = (
         calibration.load(topology.name, balancer.name, balancer.constants) if balancer.constants else None
     )
     needed = (protocol.needs() | balancer.needs) - topology.properties
     assumed = tuple(sorted(needed & set(assume)))
-    return Strategy(name, protocol, balancer, protocol.calibrate(topology.name), planning, assumed)
+    return Strategy(name, protocol, balancer, protocol.calibrate(topology.name, file), planning, assumed)
 
 
 def plan(strategy: Strategy, case: Case, dtype: str, train: bool = False) -> Plan:

@@ -7,13 +7,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from moesim import compute
-from moesim.calibration import Calibration, load
+from moesim.calibration import Calibration, load, read
 from moesim.cores import Dealt, in_order, slices
 from moesim.errors import InputError, Problem
 from moesim.moe import MoEModel
@@ -136,9 +137,13 @@ class Protocol(ABC):
         """Properties that the pod must have, or the scenario assume."""
         return frozenset()
 
-    def calibrate(self, pod: str) -> Calibration:
-        """The constants of this protocol on ``pod``; a parameter ``sms`` takes the place of the number of cores."""
-        found = load(pod, self.kind, self.constants)
+    def calibrate(self, pod: str, file: Path | None = None) -> Calibration:
+        """The constants of this protocol on ``pod``, or those in ``file``.
+
+        A parameter ``sms`` takes the place of the number of cores.
+        """
+        needed = self.kind, self.constants
+        found = load(pod, *needed) if file is None else read(file, pod, *needed)
         sms = getattr(self.params, "sms", None)
         return found if sms is None else found.with_value("cores", float(sms))
 

@@ -8,6 +8,7 @@ the rows by expert. Source: DeepEP, csrc/kernels and docs/legacy.md.
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Literal
 
 from moesim import buffers
@@ -72,8 +73,8 @@ class DeepEPLowLatency(Protocol):
     Params = DeepEPParams
     params: DeepEPParams
 
-    def calibrate(self, pod: str) -> Calibration:
-        found = super().calibrate(pod)
+    def calibrate(self, pod: str, file: Path | None = None) -> Calibration:
+        found = super().calibrate(pod, file)
         return replace(found, access="rdma") if self.params.transport == "rdma" else found
 
     def dispatch_row(self, model: MoEModel) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -55,8 +56,8 @@ class Fused(Protocol):
     Params = FusedParams
     params: FusedParams
 
-    def calibrate(self, pod: str) -> Calibration:
-        calibration = super().calibrate(pod)
+    def calibrate(self, pod: str, file: Path | None = None) -> Calibration:
+        calibration = super().calibrate(pod, file)
         most = int(calibration["cores"])
         if self.params.cores is not None and self.params.cores > most:
             raise InputError(

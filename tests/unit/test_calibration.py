@@ -154,6 +154,50 @@ def test_a_wrong_fit(files, old, new, message):
     assert (line, message in said) == (7, True)
 
 
+def test_a_fit_may_say_where_its_rows_are_from(files):
+    more = "pod: pod, file: m.csv, sources: [ours, theirs], p90"
+    files(pod__one=FIT.replace("p90", more))
+    found = calibration.load("pod", "one", NAMES).fit
+    assert (found.pod, found.file, found.sources) == ("pod", "m.csv", ("ours", "theirs"))
+    files(pod__one=FIT.replace("p90", "sources: ours, p90"))
+    assert "not a list of sources" in refused()[0][1]
+
+
+def own(tmp_path, text):
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    return calibration.read(path, "pod", "one", NAMES)
+
+
+def test_a_file_of_the_users_is_known_by_its_name(tmp_path):
+    found = own(tmp_path, GOOD)
+    assert [cited.where for cited in found.cited][0] == "one.launch (mine.yaml)"
+    assert (found.pod, found.kind, found.path) == ("mine.yaml", "one", str(tmp_path / "mine.yaml"))
+
+
+def test_a_file_of_the_users_may_inherit_what_it_takes_the_place_of(files, tmp_path):
+    files(pod__one=GOOD)
+    text = (
+        "moesim: 1\nprotocol: one\ninherits: pod/one\nsources: {lab: {title: Ours, reference: June}}\n"
+        "constants:\n  launch: {value: 9us, source: lab, grade: measured}\n"
+    )
+    found = own(tmp_path, text)
+    assert dict(found.values) == {"launch": 9e-6, "cores": 48, "core_rate": 5.7e9}
+    assert [Path(path).name for path in found.inherited] == ["pod-one.yaml"]
+    assert {cited.where for cited in found.cited} == {
+        "one.launch (mine.yaml)",
+        "one.cores (pod)",
+        "one.core_rate (pod)",
+    }
+    assert [(one.key, one.title) for one in found.sources] == [("lab", "Ours")]
+
+
+def test_a_file_of_another_protocol_is_refused_where_it_says_so(tmp_path):
+    with pytest.raises(InputError, match="a calibration of 'two' where one of 'one' is needed") as caught:
+        own(tmp_path, GOOD.replace("access", "protocol: two\naccess"))
+    assert [(one.line, one.column) for one in caught.value.problems] == [(2, 11)]
+
+
 def test_all_that_is_wrong_is_said_at_its_place(files):
     files(pod__one=GOOD.replace("access: write", "acess: write").replace("launch:", "lunch:"))
     problems = refused()

@@ -100,8 +100,15 @@ def test_problems_of_a_catalogue_are_placed(tmp_path: Path) -> None:
     assert problems[0].line == first
 
 
-def test_a_calibration_that_nothing_reads_is_said(tmp_path: Path) -> None:
+def test_a_calibration_anywhere_is_checked_as_that_of_its_protocol(tmp_path: Path) -> None:
     text = resources.find("calibration", "default/ubep").read_text()
     (tmp_path / "ubep.yaml").write_text(text)
-    assert "not checked" in inspection.check(str(tmp_path / "ubep.yaml"))
-    assert "no protocol" in refused(tmp_path, text)[0].message
+    assert inspection.check(str(tmp_path / "ubep.yaml")).startswith("calibration of ubep, ")
+    assert "does not say of which protocol" in refused(tmp_path, text)[0].message
+    assert checked(tmp_path, f"protocol: ubep\n{text}").startswith("calibration of ubep, ")
+    (problem,) = refused(tmp_path, f"protocol: upeb\n{text}")
+    assert (problem.line, problem.column) == (1, 11)
+    assert "did you mean 'ubep'" in (problem.legal or "")
+    strangers = refused(tmp_path, f"protocol: deepep-ll\n{text}")
+    assert all("unknown constant" in problem.message for problem in strangers)
+    assert strangers[0].line is not None
