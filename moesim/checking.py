@@ -129,7 +129,10 @@ def _at(
         elif kind in _TYPES:
             legal.append(_TYPES[kind])
         elif kind in _BOUNDS:
-            legal.append(_BOUNDS[kind].format(**context))
+            bounds = {
+                key: f"{bound:.15g}" if isinstance(bound, float) else bound for key, bound in context.items()
+            }
+            legal.append(_BOUNDS[kind].format(**bounds))
         elif kind in ("literal_error", "enum"):
             options = re.findall(r"'([^']*)'", context["expected"]) or [context["expected"]]
             legal.append(nearest(str(item["input"]), options) if len(options) > 1 else options[0])

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from moesim import limits
 from moesim.balancers import BALANCERS, Balancer, BalancerParams, Context
 from moesim.balancers._dealing import counts_by_source, deal
 from moesim.placement import Assignment, Placement, experts_per_rank
@@ -59,8 +60,8 @@ class Echo(Balancer):
         times the average; 0: never.
         """
 
-        slots: int = Field(default=2, ge=0)
-        threshold: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+        slots: int = Field(default=2, ge=0, le=limits.EXPERTS)
+        threshold: float = Field(default=0.0, ge=0, allow_inf_nan=False, le=limits.FACTOR)
 
     params: Echo.Params
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from moesim import limits
 from moesim.balancers import BALANCERS, Balancer, BalancerParams, Context
 from moesim.balancers import _copies as copies
 from moesim.balancers import _eplb as planner
@@ -34,10 +35,10 @@ class EPLB(Balancer):
         ``window_size``: steps before this one that are counted; 0: this batch itself (perfect information).
         """
 
-        num_redundant_experts: int = Field(default=0, ge=0)
-        num_groups: int = Field(default=1, ge=1)
-        num_nodes: int = Field(default=1, ge=1)
-        window_size: int = Field(default=0, ge=0)
+        num_redundant_experts: int = Field(default=0, ge=0, le=limits.EXPERTS)
+        num_groups: int = Field(default=1, ge=1, le=limits.EXPERTS)
+        num_nodes: int = Field(default=1, ge=1, le=limits.EXPERTS)
+        window_size: int = Field(default=0, ge=0, le=limits.STEPS)
 
     params: EPLB.Params
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from moesim import limits
 from moesim.balancers import BALANCERS, Balancer, BalancerParams, Context
 from moesim.balancers import _copies as copies
 from moesim.balancers import _eplb as planner
@@ -41,11 +42,11 @@ class PeriodicEPLB(Balancer):
         after layer in the background.
         """
 
-        num_redundant_experts: int = Field(default=0, ge=0)
-        num_groups: int = Field(default=1, ge=1)
-        num_nodes: int = Field(default=1, ge=1)
-        window_size: int = Field(default=1000, ge=1)
-        step_interval: int = Field(default=3000, ge=1)
+        num_redundant_experts: int = Field(default=0, ge=0, le=limits.EXPERTS)
+        num_groups: int = Field(default=1, ge=1, le=limits.EXPERTS)
+        num_nodes: int = Field(default=1, ge=1, le=limits.EXPERTS)
+        window_size: int = Field(default=1000, ge=1, le=limits.STEPS)
+        step_interval: int = Field(default=3000, ge=1, le=limits.STEPS)
         use_async: bool = True
 
     params: PeriodicEPLB.Params

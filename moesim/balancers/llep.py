@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from moesim import limits
 from moesim.balancers import BALANCERS, Balancer, BalancerParams, Context
 from moesim.balancers._dealing import counts_by_source, deal
 from moesim.placement import Assignment, Placement, experts_per_rank
@@ -61,9 +62,9 @@ class LLEP(Balancer):
         of a spilled chunk that does not finish its expert.
         """
 
-        imbalance_threshold: float = Field(default=1.3, ge=0, allow_inf_nan=False)
-        max_tokens_factor: float = Field(default=1.1, gt=0, allow_inf_nan=False)
-        min_tokens_per_gemm: int = Field(default=1024, ge=0)
+        imbalance_threshold: float = Field(default=1.3, ge=0, allow_inf_nan=False, le=limits.FACTOR)
+        max_tokens_factor: float = Field(default=1.1, gt=0, allow_inf_nan=False, le=limits.FACTOR)
+        min_tokens_per_gemm: int = Field(default=1024, ge=0, le=limits.TOKENS)
 
     params: LLEP.Params
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
+from moesim import limits
 from moesim.balancers import BALANCERS, Balancer, BalancerParams, Context
 from moesim.balancers import _copies as copies
 from moesim.balancers import _eplb as planner
@@ -77,9 +78,9 @@ class LPLB(Balancer):
         topology: Annotated[str, AfterValidator(_known)] = Field(
             default="cube", json_schema_extra={"pattern": f"^({TOPOLOGIES})$"}
         )
-        redundant_per_rank: int | None = Field(default=None, ge=1)
-        window_size: int = Field(default=1000, ge=1)
-        step_interval: int = Field(default=3000, ge=1)
+        redundant_per_rank: int | None = Field(default=None, ge=1, le=limits.EXPERTS)
+        window_size: int = Field(default=1000, ge=1, le=limits.STEPS)
+        step_interval: int = Field(default=3000, ge=1, le=limits.STEPS)
 
     params: LPLB.Params
 

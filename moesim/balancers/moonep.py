@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from moesim import limits
 from moesim.balancers import BALANCERS, Balancer, BalancerParams, Context
 from moesim.balancers._dealing import counts_by_source, deal
 from moesim.errors import InputError
@@ -68,7 +69,7 @@ class MoonEP(Balancer):
     class Params(BalancerParams):
         """``token_padding``: rows to which each nonempty group of the grouped GEMM is padded."""
 
-        token_padding: int = Field(default=128, ge=1)
+        token_padding: int = Field(default=128, ge=1, le=limits.TOKENS)
 
     params: MoonEP.Params
 

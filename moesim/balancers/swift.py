@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from moesim import limits
 from moesim.balancers import BALANCERS, Balancer, BalancerParams, Context
 from moesim.balancers import _copies as copies
 from moesim.errors import Problem
@@ -63,9 +64,9 @@ class Swift(Balancer):
         itself.
         """
 
-        num_redundant_experts: int = Field(default=0, ge=0)
-        expert_heat_collection_interval: int = Field(default=600, ge=1)
-        algorithm_execution_interval: int = Field(default=50, ge=1)
+        num_redundant_experts: int = Field(default=0, ge=0, le=limits.EXPERTS)
+        expert_heat_collection_interval: int = Field(default=600, ge=1, le=limits.STEPS)
+        algorithm_execution_interval: int = Field(default=50, ge=1, le=limits.STEPS)
         intra_host_redundancy: bool = False
 
     params: Swift.Params

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from moesim import limits
 from moesim.balancers import BALANCERS, Balancer, BalancerParams, Context
 from moesim.balancers._dealing import counts_by_source, deal
 from moesim.balancers._relays import Relaying, relay_trees
@@ -81,10 +82,10 @@ class UltraEP(Balancer):
         (``force``), or never (``off``).
         """
 
-        slots: int = Field(default=2, ge=0)
-        balance_threshold: float = Field(default=1.0, ge=0, allow_inf_nan=False)
-        epsilon: float = Field(default=0.01, ge=0, allow_inf_nan=False)
-        min_tokens: int = Field(default=1024, ge=1)
+        slots: int = Field(default=2, ge=0, le=limits.EXPERTS)
+        balance_threshold: float = Field(default=1.0, ge=0, allow_inf_nan=False, le=limits.FACTOR)
+        epsilon: float = Field(default=0.01, ge=0, allow_inf_nan=False, le=limits.FACTOR)
+        min_tokens: int = Field(default=1024, ge=1, le=limits.TOKENS)
         locality_aware: bool = True
         allow_zero_master_quota: bool = False
         relay: Relaying = "adaptive"

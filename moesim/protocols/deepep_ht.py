@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from moesim import buffers
+from moesim import buffers, limits
 from moesim.moe import MoEModel
 from moesim.plan import After, FloatArray, IntArray, Local, Phase, Transfer, When
 from moesim.protocols import PROTOCOLS, Case, Params, Protocol, head, last, sequence
@@ -33,7 +33,7 @@ MOST_NEARBY = 8
 class DeepEPHTParams(Params):
     """``sms``: communication SMs, half of them send. ``dispatch``, ``combine``: formats of a row."""
 
-    sms: int | None = Field(default=None, ge=2, multiple_of=2)
+    sms: int | None = Field(default=None, ge=2, multiple_of=2, le=limits.CORES)
     dispatch: Literal["fp8", "bf16"] = "fp8"
     combine: Literal["bf16"] = "bf16"
 

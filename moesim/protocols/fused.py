@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from moesim import buffers, cores
+from moesim import buffers, cores, limits
 from moesim.calibration import Calibration
 from moesim.cores import Dealt
 from moesim.errors import InputError, Problem
@@ -47,7 +47,7 @@ class FusedParams(Params):
 
     dispatch: Literal["int8", "fp8", "bf16"] = "int8"
     combine: Literal["bf16"] = "bf16"
-    cores: int | None = Field(default=None, ge=2)
+    cores: int | None = Field(default=None, ge=2, le=limits.CORES)
 
 
 class Fused(Protocol):

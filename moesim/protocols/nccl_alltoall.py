@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from moesim import limits
 from moesim.plan import After, FloatArray, IntArray, Local, Phase
 from moesim.protocols import (
     PROTOCOLS,
@@ -42,7 +43,7 @@ class NcclParams(Params):
     """``sizes``: exact, or padded to ``capacity_factor`` x the mean. ``dispatch``, ``combine``: formats of a row."""
 
     sizes: Literal["exact", "padded"] = "exact"
-    capacity_factor: float | None = Field(default=None, gt=0)
+    capacity_factor: float | None = Field(default=None, gt=0, le=limits.FACTOR)
     dispatch: Literal["bf16", "fp8", "int8"] = "bf16"
     combine: Literal["bf16"] = "bf16"
 

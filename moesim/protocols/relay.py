@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
+from moesim import limits
 from moesim.moe import MoEModel
 from moesim.plan import After, FloatArray, FlowSet, IntArray, Local, Phase, Transfer, When
 from moesim.protocols import Case, Params, Protocol, head, last, pool, sequence
@@ -92,7 +93,7 @@ def presum(case: Case, row: float, after: tuple[After, ...]) -> list[Phase]:
 class RelayedParams(Params):
     """``sms``: communication SMs. ``dispatch``, ``combine``: formats of a row."""
 
-    sms: int | None = Field(default=None, ge=1)
+    sms: int | None = Field(default=None, ge=1, le=limits.CORES)
     dispatch: Literal["bf16", "fp8"] = "bf16"
     combine: Literal["bf16"] = "bf16"
 

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 from pydantic import Field
 
+from moesim import limits
 from moesim.traces.popularity import Floats, PopularParams, PopularSource
 from moesim.traces.source import KINDS
 
@@ -15,7 +16,7 @@ class DirichletParams(PopularParams):
     """``alpha``: concentration an expert; 1.1 to 2 fits DeepSeek-R1 serving, a larger one is more even."""
 
     own: ClassVar[str] = "alpha"
-    alpha: Annotated[float, Field(ge=0.1)] | None = None
+    alpha: Annotated[float, Field(ge=0.1, le=limits.FACTOR)] | None = None
 
     def spread(self) -> float | None:
         """1 / alpha."""

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
+from moesim import limits
 from moesim.errors import InputError, Problem
 from moesim.traces.popularity import Floats, PopularParams, PopularSource
 from moesim.traces.source import KINDS
@@ -16,9 +17,9 @@ class HotParams(PopularParams):
     """``hot`` experts are ``heat`` times as popular as the others; ``at``: which ones, by chance if absent."""
 
     own: ClassVar[str] = "heat"
-    hot: PositiveInt
-    heat: Annotated[float, Field(ge=1, le=1e6)] | None = None
-    at: tuple[NonNegativeInt, ...] | None = None
+    hot: Annotated[PositiveInt, Field(le=limits.EXPERTS)]
+    heat: Annotated[float, Field(ge=1, le=limits.FACTOR)] | None = None
+    at: tuple[Annotated[NonNegativeInt, Field(lt=limits.EXPERTS)], ...] | None = None
 
     @model_validator(mode="after")
     def _places(self) -> HotParams:

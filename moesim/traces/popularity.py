@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
+from moesim import limits
 from moesim.errors import InputError, Problem
 from moesim.traces import gate, requests
 from moesim.traces.source import Batch, Drawn, TraceParams, TraceSource
@@ -32,8 +33,8 @@ class Drift(TraceParams):
     (without it nothing changes between switches). Every ``domain_switch`` steps all z are drawn afresh.
     """
 
-    tau: PositiveFloat | None = None
-    domain_switch: PositiveInt | None = None
+    tau: Annotated[PositiveFloat, Field(le=limits.STEPS)] | None = None
+    domain_switch: Annotated[PositiveInt, Field(le=limits.STEPS)] | None = None
 
     @model_validator(mode="after")
     def _something(self) -> Drift:
@@ -58,8 +59,8 @@ class Drift(TraceParams):
 class Grouped(TraceParams):
     """Group-limited routing: by default the model's own."""
 
-    n_group: PositiveInt | None = None
-    topk_group: PositiveInt | None = None
+    n_group: Annotated[PositiveInt, Field(le=limits.EXPERTS)] | None = None
+    topk_group: Annotated[PositiveInt, Field(le=limits.EXPERTS)] | None = None
 
     def groups(self, batch: Batch) -> tuple[int, int]:
         """(n_group, topk_group) that hold; raises :class:`InputError` if they do not fit the model."""
@@ -88,8 +89,8 @@ class PopularParams(Grouped):
     own: ClassVar[str] = "sigma"
     """Name of the kind's own spread."""
 
-    maxvio: Annotated[float, Field(gt=0)] | None = None
-    rank_imbalance: Annotated[float, Field(gt=1)] | None = None
+    maxvio: Annotated[float, Field(gt=0, le=limits.FACTOR)] | None = None
+    rank_imbalance: Annotated[float, Field(gt=1, le=limits.FACTOR)] | None = None
     drift: Drift | None = None
 
     def spread(self) -> float | None:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
+from moesim import limits
 from moesim.errors import InputError, Problem
 from moesim.traces import gate, requests
 from moesim.traces.popularity import ROWS, Drift, Floats, PopularParams, PopularSource, entry_weights
@@ -64,9 +65,9 @@ class RealisticParams(PopularParams):
         "serving-r1"
     )
     sigma: Annotated[float, Field(ge=0, le=10)] | None = None
-    alpha0: PositiveFloat | None = None
+    alpha0: Annotated[PositiveFloat, Field(le=limits.FACTOR)] | None = None
     keep: Annotated[float, Field(ge=0, lt=1)] | None = None
-    request_tokens: Annotated[float, Field(ge=1)] | None = None
+    request_tokens: Annotated[float, Field(ge=1, le=limits.TOKENS)] | None = None
     domains: Annotated[PositiveInt, Field(le=64)] = 1
     group_sigma: Annotated[float, Field(ge=0, le=3)] = 0.0
 
