@@ -5,6 +5,7 @@ Routing is what the notes of the row say, else balanced; counts are expectations
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,10 +13,22 @@ from typing import Any, get_args
 
 import numpy as np
 
-from moesim import bounds, build, compute, execution, expected, fabrics, moe, protocols, ranks, resources
+from moesim import (
+    bounds,
+    build,
+    compute,
+    execution,
+    expected,
+    fabrics,
+    limits,
+    moe,
+    protocols,
+    ranks,
+    resources,
+)
 from moesim.calibration import Calibration
 from moesim.contention import Resources
-from moesim.errors import InputError
+from moesim.errors import InputError, Problem
 from moesim.measurements import COMPUTE, Measurement
 from moesim.moe import MoEModel
 from moesim.placement import Assignment
@@ -179,8 +192,14 @@ class Predictor:
         tokens, slots = _BUSIEST.search(row.notes), _SLOTS.search(row.notes)
         if tokens is None or slots is None:
             raise InputError("the notes do not say `rank0 gets N tokens` and `N expert slots`")
-        local = int(slots[1]) // row.ep
-        entries = int(tokens[1]) * model.top_k / expected_groups(row.ep, model.experts, model.top_k)
+        if not pod.device.compute:
+            raise InputError(f"{row.pod} describes no device")
+        held = _stated(slots[1], "expert slots", model.experts, limits.EXPERTS)
+        if held % row.ep:
+            raise InputError(f"ep {row.ep} does not divide {held} expert slots")
+        local = held // row.ep
+        distinct = _stated(tokens[1], "tokens", 1, limits.TOKENS)
+        entries = distinct * model.top_k / expected_groups(row.ep, model.experts, model.top_k)
         rows = expected.spread(entries / local, 1, local)[0]
         form = _formats(row.dispatch_dtype or model.expert_dtype)[0]
         of_rank = np.zeros(local, dtype=np.int64)
@@ -221,7 +240,8 @@ def _model(row: Measurement, hosts: int) -> MoEModel:
     if limited is None:
         return _shaped(row.hidden, row.top_k, experts)
     # DeepEP's benchmark makes a group of experts of each host.
-    return _shaped(row.hidden, row.top_k, experts, hosts, min(int(limited[1]), hosts))
+    kept = _stated(limited[1], "groups", 1, limits.EXPERTS)
+    return _shaped(row.hidden, row.top_k, experts, hosts, min(kept, hosts))
 
 
 def _shaped(hidden: int, top_k: int, experts: int, groups: int = 1, kept: int = 1) -> MoEModel:
@@ -278,6 +298,19 @@ def _selections(row: Measurement, selections: int) -> int:
     """
     less = _MASKED[0].search(row.notes)
     if less is not None:
-        return round(selections * (1 - 1 / selections) ** int(less[1]))
+        masked = _stated(less[1], "masked selections", 0, selections)
+        return round(selections * (1 - 1 / selections) ** masked)
     share = _MASKED[1].search(row.notes)
-    return selections if share is None else selections * int(share[1]) // int(share[2])
+    if share is None:
+        return selections
+    whole = _stated(share[2], "selections", 1, limits.TOKENS)
+    return selections * _stated(share[1], "unmasked selections", 0, whole) // whole
+
+
+def _stated(digits: str, what: str, least: int, most: int) -> int:
+    """A number that the notes state of ``what``; refused where it cannot be one."""
+    value = int(digits) if len(digits) <= 15 else math.inf
+    if not least <= value <= most:
+        shown = digits if len(digits) <= 15 else f"{digits[:12]}..."
+        raise InputError(Problem(f"the notes say {shown} {what}", legal=f"{least:,} to {most:,}"))
+    return int(value)

@@ -170,6 +170,11 @@ def test_a_pod_whose_hosts_are_the_users_choice_has_enough_of_them() -> None:
     assert found.host.max() == 3
 
 
+def gemm(tokens: object, slots: object) -> dict[str, Any]:
+    notes = f"{slots} expert slots; rank0 gets {tokens} tokens"
+    return {"op": COMPUTE, "pod": "gb200-nvl72", "dispatch_dtype": "NVFP4", "notes": notes}
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
@@ -198,6 +203,17 @@ def test_a_pod_whose_hosts_are_the_users_choice_has_enough_of_them() -> None:
         ({"protocol": "rank-dedup-push", "pod": "a2-cluster"}, "multicast"),
         ({"op": COMPUTE, "top_k": 7}, "no model is known"),
         ({"op": COMPUTE}, "the notes do not say"),
+        (gemm(0, 256), "the notes say 0 tokens"),
+        (gemm(99999999, 256), "the notes say 99999999 tokens"),
+        (gemm("9" * 5000, 256), "the notes say 999999999999... tokens"),
+        (gemm(96, 0), "the notes say 0 expert slots"),
+        (gemm(96, 255), "the notes say 255 expert slots"),
+        (gemm(96, 257), "ep 8 does not divide 257 expert slots"),
+        (gemm(96, 10**30), "the notes say 100000000000... expert slots"),
+        ({"notes": "3 of 0 selections unmasked"}, "the notes say 0 selections"),
+        ({"notes": "9 of 8 selections unmasked"}, "the notes say 9 unmasked selections"),
+        ({"notes": f"{'9' * 5000} masked selections"}, "999999999999... masked selections"),
+        ({"notes": "group-limited top-0 groups"}, "the notes say 0 groups"),
     ],
 )
 def test_what_cannot_be_modelled_is_not_guessed(changes: dict[str, Any], reason: str) -> None:
