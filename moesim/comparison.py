@@ -8,6 +8,7 @@ from typing import Any
 
 from moesim import summary
 from moesim.errors import InputError
+from moesim.outcome import BACKWARD, STAGES
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,8 @@ def _by_name(document: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def _rows(name: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Row]:
-    for stage in ("layer", "dispatch", "expert", "combine"):
+    trained = all("backward_s" in one["metrics"] for one in (a, b))
+    for stage in ("layer", *STAGES[:3], *(BACKWARD if trained else ())):
         for statistic in ("critical", "mean", "p50", "p99", "max"):
             metric = f"{stage}_s"
             values = (float(one["metrics"][metric][statistic]) for one in (a, b))

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from moesim import jsonio
 from moesim.checking import validate
+from moesim.outcome import BACKWARD
 from moesim.yamlio import Document
 
 SCHEMA = 1
@@ -36,6 +37,16 @@ class _Metrics(_Open):
     dispatch_s: _Statistics
     expert_s: _Statistics
     combine_s: _Statistics
+
+    @model_validator(mode="after")
+    def _all_of_backward(self) -> _Metrics:
+        """A layer in training has all stages of the backward pass."""
+        extra = self.__pydantic_extra__ or {}
+        names = [f"{stage}_s" for stage in BACKWARD]
+        if any(name in extra for name in names):
+            for name in names:
+                _Statistics.model_validate(extra.get(name))
+        return self
 
 
 class _Strategy(_Open):

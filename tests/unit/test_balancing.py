@@ -11,7 +11,9 @@ import pytest
 from small_cases import layer
 
 from moesim import balancing
+from moesim.comparison import compare
 from moesim.console import run_report
+from moesim.errors import InputError
 from moesim.outcome import BACKWARD, COSTS, StrategyOutcome
 from moesim.result import Result
 from moesim.timing import breakdown
@@ -95,3 +97,20 @@ def test_a_saved_result_of_training_is_equal(make_result: Make, make_outcome: Ma
     trained = replace(one, stages={**one.stages, **times}, bound={**one.bound, **least}, entries=loads)
     result = make_result(strategies=(trained,))
     assert Result.load(result.save(tmp_path / "out")) == result
+
+
+def test_comparison_has_the_backward_pass_where_both_have_it(
+    make_result: Make, make_outcome: MakeOutcome
+) -> None:
+    one = make_outcome("baseline")
+    times = dict.fromkeys(BACKWARD, one.stages["dispatch"])
+    least = dict.fromkeys(BACKWARD, one.bound["dispatch"])
+    trained = make_result(
+        strategies=(replace(one, stages={**one.stages, **times}, bound={**one.bound, **least}),)
+    ).to_json()
+    plain = make_result(strategies=(one,)).to_json()
+    assert "backward_expert_s" in {row.metric for row in compare(trained, trained).rows}
+    assert not [row for row in compare(trained, plain).rows if row.metric.startswith("backward")]
+    del trained["strategies"][0]["metrics"]["backward_expert_s"]
+    with pytest.raises(InputError):
+        compare(trained, trained)
