@@ -344,7 +344,11 @@ def standing(document: Document, cited: Sequence[Document], width: int) -> Itera
         counted = ", ".join(f"{number} {grade}" for grade, number in sorted(grades.items()))
         yield ("", wrapped(f"other constants: {counted} (moesim explain lists each)", width, ""))
     yield ("sources to cite", [line for item in document["sources"] for line in source_lines(item, width)])
-    mine = [f"{item['name']}: {text}" for item in document["strategies"] for text in item["warnings"]]
+    names: dict[str, list[str]] = {}
+    for item in document["strategies"]:
+        for text in item["warnings"]:
+            names.setdefault(text, []).append(item["name"])
+    mine = [f"{', '.join(those)}: {text}" for text, those in names.items()]
     told = dict.fromkeys([*document["warnings"], *mine])
     yield ("warnings", [line for text in told for line in wrapped(text, width, "  ! ", "    ")])
 

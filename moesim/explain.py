@@ -14,7 +14,6 @@ import numpy as np
 from moesim import bounds, expected, strategy
 from moesim.balancers import Context
 from moesim.build import Built, build
-from moesim.calibration import FALLBACK
 from moesim.contention import Resources
 from moesim.moe import MoEModel
 from moesim.outcome import cited_json, plain_data, shortage
@@ -204,8 +203,7 @@ def _strategy(built: Built, setting: _Setting, one: Strategy) -> dict[str, Any]:
         },
         "buffers_B": buffers,
         "notes": [
-            *_fallbacks(built, one),
-            *protocol.describe(case),
+            *strategy.notes(one, case),
             *_shortage(one, case, buffers, built.expert_dtype),
         ],
     }
@@ -214,15 +212,6 @@ def _strategy(built: Built, setting: _Setting, one: Strategy) -> dict[str, Any]:
 def _shortage(one: Strategy, case: Case, buffers: Mapping[str, float], dtype: str) -> list[str]:
     short = shortage(strategy.memory(case, case.model, dtype, buffers))
     return [] if short is None else [f"does not fit: {short}"]
-
-
-def _fallbacks(built: Built, one: Strategy) -> list[str]:
-    """Constants that nobody has measured on this pod."""
-    return [
-        f"{item.kind} is not calibrated on {built.topology.name}: its default constants are used"
-        for item in (one.costs, one.planning)
-        if item is not None and item.pod == FALLBACK
-    ]
 
 
 def _balanced(one: Strategy, case: Case) -> Case:

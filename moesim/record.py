@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from moesim import balancing, timing, traffic
+from moesim import balancing, strategy, timing, traffic
 from moesim.contention import Resources
 from moesim.outcome import StrategyOutcome
 from moesim.plan import FloatArray, IntArray, Plan, Transfer
@@ -43,6 +43,7 @@ class Record:
     solves: int = 0
     error_estimate: float = 0.0
     dropped: list[float] = field(default_factory=list)
+    notes: tuple[str, ...] = ()
 
     def add(
         self,
@@ -98,6 +99,8 @@ class Record:
         self.solves += ran.solves
         self.error_estimate = max(self.error_estimate, ran.error_estimate)
         self.dropped.append(self.strategy.protocol.dropped(case))
+        # They are about pod, group and constants, so those of the first case are those of all.
+        self.notes = self.notes or strategy.notes(self.strategy, case)
 
     def outcome(self, shared: Resources) -> StrategyOutcome:
         stages = {stage: np.array([times[stage] for times in self.times]) for stage in self.times[0]}
@@ -133,9 +136,10 @@ class Record:
     def _warnings(self) -> tuple[str, ...]:
         most = max(self.dropped)
         if most == 0.0:
-            return ()
+            return self.notes
         mean = float(np.mean(self.dropped))
         return (
+            *self.notes,
             f"drops {mean:.1%} of the entries ({most:.1%} in the worst layer): it computes something else than the "
             "others, raise capacity_factor",
         )

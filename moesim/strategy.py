@@ -22,7 +22,7 @@ from moesim.weights import Moved
 
 @dataclass(frozen=True, eq=False)
 class Strategy:
-    """A named protocol and balancer with their constants on one pod.
+    """A named protocol and balancer with their constants on one ``pod``, given by its name.
 
     ``assumed``: properties that the pod is not known to have and that this strategy needs.
     """
@@ -33,6 +33,7 @@ class Strategy:
     costs: Calibration
     planning: Calibration | None
     assumed: tuple[str, ...]
+    pod: str
 
     @property
     def engines(self) -> int:
@@ -77,7 +78,8 @@ def build(
     )
     needed = (protocol.needs() | balancer.needs) - topology.properties
     assumed = tuple(sorted(needed & set(assume)))
-    return Strategy(name, protocol, balancer, protocol.calibrate(topology.name, file), planning, assumed)
+    costs = protocol.calibrate(topology.name, file)
+    return Strategy(name, protocol, balancer, costs, planning, assumed, topology.name)
 
 
 def plan(strategy: Strategy, case: Case, dtype: str, train: bool = False) -> Plan:
@@ -195,6 +197,16 @@ def _named(phases: Sequence[Phase], stage: str) -> tuple[Phase, ...]:
         )
         for phase in phases
     )
+
+
+def notes(strategy: Strategy, case: Case) -> tuple[str, ...]:
+    """What the answer hangs on, in sentences: constants not measured on the pod, and what the protocol says."""
+    fallbacks = (
+        f"{item.kind} is not calibrated on {strategy.pod}: its default constants are used"
+        for item in (strategy.costs, strategy.planning)
+        if item is not None and item.pod == calibration.FALLBACK
+    )
+    return (*fallbacks, *strategy.protocol.describe(case))
 
 
 def buffers(strategy: Strategy, case: Case, dtype: str, train: bool = False) -> dict[str, float]:

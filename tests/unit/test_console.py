@@ -153,6 +153,9 @@ def test_warnings_of_the_scenario_and_of_a_strategy_are_printed_once(
         warnings=("a", "a", "baseline: is slow"),
     )
     assert section(run_report(made.to_json(), 100), "warnings") == ["  ! a", "  ! baseline: is slow"]
+    slow = tuple(make_outcome(name, warnings=("is slow",)) for name in ("baseline", "b"))
+    both = make_result(strategies=slow, warnings=()).to_json()
+    assert section(run_report(both, 100), "warnings") == ["  ! baseline, b: is slow"]
 
 
 def test_requirements_show_verdict_and_value(make_result: Make) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from moesim import explain, scenario
+from moesim import explain, scenario, simulate
 from moesim.console_explain import explain_report
 
 BASE: dict[str, Any] = {
@@ -156,6 +156,16 @@ def test_what_constants_were_fitted_to_is_said() -> None:
 def test_a_default_calibration_is_said() -> None:
     notes = explained(topology={"fabric": _crossbar(16)})["strategies"][0]["notes"]
     assert any("is not calibrated on" in text for text in notes)
+
+
+@pytest.mark.parametrize("protocol", ["deepep-ht", "ubep"])
+def test_run_warns_of_all_that_explain_says_of_a_strategy(protocol: str) -> None:
+    one = {"name": "one", "protocol": protocol, "assume": ["atomic-512B", "peer-memory"]}
+    spec = {**BASE, "topology": "gb200-nvl72", "strategies": [one], "fidelity": "bound"}
+    asked = scenario.from_mapping(spec)
+    notes = explain.explain(asked)["strategies"][0]["notes"]
+    assert notes
+    assert simulate.run(asked).to_json()["strategies"][0]["warnings"] == notes
 
 
 def _crossbar(devices: int) -> dict[str, Any]:
