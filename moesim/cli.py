@@ -300,7 +300,7 @@ def validate(path: str, figure: str | None, as_json: bool) -> int:
     measured = _measured(path)
     with Progress() as advance:
         found = validating.validate(measured, progress=advance).to_json()
-    if figure is not None:
+    if figure is not None and found["rows"]:
         figures.save_accuracy(found, figure)
         click.echo(f"written to {figure}", err=True)
     if as_json:
@@ -309,6 +309,9 @@ def validate(path: str, figure: str | None, as_json: bool) -> int:
         from moesim.console_validate import validate_report
 
         _print(validate_report(found, _width()))
+    if not found["rows"]:
+        click.echo(f"moesim: no: none of the {len(measured.rows)} rows can be modelled", err=True)
+        return 1
     return 0
 
 

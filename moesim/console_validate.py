@@ -12,6 +12,9 @@ from moesim.layout import digits, table, wrapped
 
 Document = Mapping[str, Any]
 
+_ALIKE, _FAR = 0.9, 2.0
+"""Correlation of two constants, and change of one as a factor either way, that a fit points out."""
+
 
 def validate_report(document: Document, width: int) -> list[str]:
     """Over all first, then by group, then the worst rows, and what could not be modelled."""
@@ -35,8 +38,12 @@ def calibrate_report(document: Document, width: int) -> list[str]:
     return joined(
         [
             (title, [f"  start: {document['start']}"]),
-            ("constants", _constants(document, width)),
+            (
+                "constants; +- is one standard error of the fit, as a share of the value",
+                _constants(document, width),
+            ),
             ("correlation of their errors", _correlation(document)),
+            ("worth a look", _remarkable(document, width)),
             ("|predicted - measured| / measured", _residuals(document, width)),
             ("calibrate rows not modelled", _reasons(document["unmodelled"], width)),
         ]
@@ -59,6 +66,22 @@ def _correlation(document: Document) -> list[str]:
         cells = [f"{value:+.2f}" for value in line[: number + 1]]
         rows.append([f"{number + 1} {name}", *cells, *[""] * (len(names) - number - 1)])
     return table(rows, 200, "l" + "r" * len(names))
+
+
+def _remarkable(document: Document, width: int) -> list[str]:
+    """Pairs that the rows hardly tell apart, and constants that went far from where they began."""
+    constants, told = document["constants"], []
+    names = [one["name"] for one in constants]
+    for number, line in enumerate(document["correlation"]):
+        for other, value in zip(names[:number], line, strict=False):
+            if abs(value) > _ALIKE:
+                pair = f"{other} and {names[number]}: correlation {value:+.2f}"
+                told.append(f"{pair}, the rows hardly tell the two apart")
+    for one in constants:
+        ratio = one["value"] / one["before"] if one["before"] else 1.0
+        if max(ratio, 1 / ratio) > _FAR:
+            told.append(f"{one['name']}: {digits(ratio)} times what it was at the start")
+    return [line for text in told for line in wrapped(text, width)]
 
 
 def _residuals(document: Document, width: int) -> list[str]:
@@ -144,7 +167,10 @@ def _compute(compute: Document, width: int) -> list[str]:
 def _unmodelled(rows: Sequence[Document], width: int) -> list[str]:
     if not rows:
         return []
-    counts = Counter((row["protocol"], row["pod"], row["op"], row["reason"]) for row in rows)
-    lines = [["rows", "protocol", "pod", "op", "why"]]
-    lines += [[str(count), *key] for key, count in counts.items()]
-    return table(lines, width, "rllll")
+    kinds: dict[tuple[str, ...], list[int]] = {}
+    for row in rows:
+        key = (row["protocol"], row["pod"], row["op"], row["reason"])
+        kinds.setdefault(key, []).append(row["line"])
+    lines = [["rows", "first line", "protocol", "pod", "op", "why"]]
+    lines += [[str(len(found)), str(found[0]), *key] for key, found in kinds.items()]
+    return table(lines, width, "rrllll")

@@ -63,7 +63,8 @@ _FIELD = re.compile(r'"(?P<quoted>(?:[^"]|"")*)"|(?P<plain>[^,\r\n]*)')
 class Measurement:
     """One timed operation. ``latency`` [s]; ``send_bytes`` [B] of a whole send buffer; None where a cell is blank.
 
-    ``notes`` says in the source's words how it was measured, the routing among it.
+    ``notes`` says in the source's words how it was measured, the routing among it. ``line``: where it stands in its
+    file, from 1; 0 for none.
     """
 
     id: str
@@ -84,6 +85,7 @@ class Measurement:
     source: str = ""
     notes: str = ""
 
+    line: int = 0
 
 @dataclass(frozen=True)
 class Measurements:
@@ -222,6 +224,7 @@ class _Row:
         most = _LARGEST.get(name, _MOST_WHOLE)
         if not text:
             return None
+            line=self.cells[0].line,
         match = _DIGITS.fullmatch(text)
         if match is None or not 1 <= int(match[1]) <= most:
             self.complain(name, self._no_number(name, text), f"a whole number from 1 to {most:,}, or nothing")

@@ -35,6 +35,7 @@ from moesim.placement import Assignment
 from moesim.plan import IntArray, Plan
 from moesim.protocols import PROTOCOLS, Case, Protocol
 from moesim.routing import Routes, routes
+from moesim.registry import near
 from moesim.topology import Topology
 from moesim.traffic import Traffic, expected_groups
 
@@ -137,8 +138,8 @@ class Predictor:
 
     def _pod(self, name: str, ep: int) -> Topology:
         """The pod, with as many times its usual hosts as ``ep`` needs if their number is the user's choice."""
-        if name not in resources.names("topology"):
-            raise InputError(f"unknown pod {name!r}")
+        if name not in resources.names("topology") and not resources.is_path(name):
+            raise _unknown("pod", name, resources.names("topology"))
         if ep > MOST_RANKS:
             raise InputError(f"EP{ep}: at most {MOST_RANKS} ranks are modelled")
         pod = self._loaded(name, 1)
@@ -165,7 +166,7 @@ class Predictor:
     def _protocol(self, row: Measurement) -> tuple[Protocol, Calibration]:
         mode = _mode(row)
         if mode["kind"] not in PROTOCOLS.names():
-            raise InputError(f"unknown protocol {row.protocol!r}")
+            raise _unknown("protocol", row.protocol, [*PROTOCOLS.names(), *MODES])
         spec = {**mode, **_parameters(row, mode["kind"])}
         key = (row.pod, repr(spec))
         if key not in self._protocols:
@@ -215,7 +216,12 @@ def kind(row: Measurement) -> str:
 def _mode(row: Measurement) -> dict[str, Any]:
     if row.protocol == "deepep-ht" and _SECOND.search(f"{row.source} {row.notes}"):
         return {"kind": "deepep-v2"}
-    return _MODES.get(row.protocol, {"kind": row.protocol})
+    return MODES.get(row.protocol, {"kind": row.protocol})
+
+
+def _unknown(what: str, name: str, names: list[str]) -> InputError:
+    likely = near(name, names)
+    return InputError(f"unknown {what} {name!r}" + (f", {likely}" if likely else ""))
 
 
 def _model(row: Measurement, hosts: int) -> MoEModel:

@@ -16,9 +16,14 @@ T = TypeVar("T")
 
 def nearest(name: str, names: list[str]) -> str:
     """Say which names are legal, the likely one first: the ``legal`` text of an error."""
+    likely, listing = near(name, names), ", ".join(names)
+    return f"{likely} one of: {listing}" if likely else f"one of: {listing}"
+
+
+def near(name: str, names: list[str]) -> str:
+    """Asks for the likely one of ``names``; empty if none is."""
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    listing = ", ".join(names)
-    return f"did you mean {close[0]!r}? one of: {listing}" if close else f"one of: {listing}"
+    return f"did you mean {close[0]!r}?" if close else ""
 
 
 class Registry(Generic[T]):

@@ -149,8 +149,15 @@ def _row(one: Compared) -> dict[str, Any]:
     }
 
 
-def _unmodelled(row: Measurement, reason: str) -> dict[str, str]:
-    return {"id": row.id, "pod": row.pod, "protocol": row.protocol, "op": row.op, "reason": reason}
+def _unmodelled(row: Measurement, reason: str) -> dict[str, str | int]:
+    return {
+        "id": row.id,
+        "line": row.line,
+        "pod": row.pod,
+        "protocol": row.protocol,
+        "op": row.op,
+        "reason": reason,
+    }
 
 
 def _told(error: InputError) -> list[str]:

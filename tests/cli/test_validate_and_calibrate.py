@@ -68,7 +68,9 @@ def test_the_report(moesim: Moesim, some: Path) -> None:
     assert ran.out.splitlines()[0].startswith(f"{some}: ")
     overall = next(line.split() for line in ran.out.splitlines() if line.startswith("  validate"))
     assert overall[1] == "11"
-    assert "unknown pod 'h999-ib'" in ran.out
+    (told,) = [line.split() for line in ran.out.splitlines() if "h999-ib" in line]
+    assert told[:3] == ["1", "24", "deepep-ll"]
+    assert "unknown pod 'h999-ib'," in " ".join(told)
 
 
 def test_one_document_with_stable_keys(moesim: Moesim, some: Path) -> None:
@@ -79,11 +81,22 @@ def test_one_document_with_stable_keys(moesim: Moesim, some: Path) -> None:
     for found in (document["overall"], *document["groups"]):
         assert {"rows", "median_abs_error", "p90_abs_error", "bias"} <= set(found)
         assert 0 < found["median_abs_error"] <= found["p90_abs_error"] < 1
-    assert [(one["id"], one["reason"]) for one in document["unmodelled"]] == [("u1", "unknown pod 'h999-ib'")]
+    (unknown,) = document["unmodelled"]
+    assert (unknown["id"], unknown["line"]) == ("u1", 24)
+    assert unknown["reason"].startswith("unknown pod 'h999-ib'")
     assert len(document["rows"]) == 22
     for row in document["rows"]:
         assert {"id", "predicted_us", "measured_us", "split"} <= set(row)
         assert row["error"] == pytest.approx(row["predicted_us"] / row["measured_us"] - 1)
+
+
+def test_a_file_of_which_nothing_can_be_modelled_is_a_no(moesim: Moesim, tmp_path: Path) -> None:
+    row = published(1, "h100-ib,deepep-ll,combine", "validate")[0]
+    Path("none.csv").write_text("\n".join([HEAD, row.replace("deepep-ll", "deepep-lll")]) + "\n")
+    ran = moesim("validate", "--measurements", "none.csv", "--figure", "f.png")
+    assert (ran.code, ran.err) == (1, "moesim: no: none of the 1 rows can be modelled\n")
+    assert "unknown protocol 'deepep-lll', did you mean 'deepep-ll'?" in " ".join(ran.out.split())
+    assert not Path("f.png").exists()
 
 
 def test_the_figure_is_written_and_named_on_stderr(moesim: Moesim, some: Path, tmp_path: Path) -> None:

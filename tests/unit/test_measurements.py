@@ -59,6 +59,7 @@ def test_a_row_in_si_with_blanks() -> None:
             split="validate",
             source="a table",
             notes="notes",
+            line=2,
         ),
     )
 

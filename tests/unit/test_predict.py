@@ -179,6 +179,7 @@ def gemm(tokens: object, slots: object) -> dict[str, Any]:
     ("changes", "reason"),
     [
         ({"pod": "h999"}, "unknown pod 'h999'"),
+        ({"pod": "h800-ibb"}, "unknown pod 'h800-ibb', did you mean 'h800-ib'?"),
         ({"protocol": "telepathy"}, "unknown protocol 'telepathy'"),
         ({"pod": "gb200-nvl72", "ep": 128}, "ep 128 does not fit the 72 devices"),
         ({"ep": 1024}, "at most 768 ranks"),

@@ -47,7 +47,7 @@ def document() -> dict[str, Any]:
         *compared([0.3], pod="h100-ib"),
         *compared([-0.5], op=COMPUTE, protocol="grouped-gemm", pod="gb200-nvl72"),
     ]
-    unknown = replace(ROW, id="u", pod="mars")
+    unknown = replace(ROW, id="u", pod="mars", line=7)
     return Validation("m.csv", tuple(rows), ((unknown, "unknown pod 'mars'"),)).to_json()
 
 
@@ -84,7 +84,14 @@ def test_rows_and_unmodelled_rows_are_listed(document: dict[str, Any]) -> None:
         "error": pytest.approx(0.1),
     }
     assert document["unmodelled"] == [
-        {"id": "u", "pod": "mars", "protocol": "deepep-ll", "op": "dispatch", "reason": "unknown pod 'mars'"}
+        {
+            "id": "u",
+            "line": 7,
+            "pod": "mars",
+            "protocol": "deepep-ll",
+            "op": "dispatch",
+            "reason": "unknown pod 'mars'",
+        }
     ]
     assert json.loads(json.dumps(document)) == document
 
