@@ -62,7 +62,10 @@ def run_report(document: Document, width: int) -> list[str]:
         ("where the critical time goes [us]", _breakdown(strategies, width)),
         ("load", _loads(strategies, width)),
         ("balancing in one layer", _balancing(strategies, width)),
-        ("payload of one layer, dispatch and combine, all ranks [MiB]", _traffic(strategies, width)),
+        (
+            "bytes over each tier, dispatch and combine, all ranks: payload / wire [MiB]",
+            _traffic(strategies, width),
+        ),
         ("buffers and memory of one rank [MiB]", _memory(strategies, width)),
         ("bandwidth of one rank [GB/s]", _bandwidth(strategies, width)),
         *standing(
@@ -284,14 +287,31 @@ def _against_oracle(item: Document, strategies: Sequence[Document]) -> float | N
 
 
 def _traffic(strategies: Sequence[Document], width: int) -> list[str]:
-    rows = [
-        (tier.replace("_", "-"), [digits(item["traffic_B"][tier] / _MIB) for item in strategies])
-        for tier in TIERS
-        if any(item["traffic_B"][tier] for item in strategies)
-    ]
+    rows = formats([item["formats"] for item in strategies])
+    kept = [item["traffic_B"]["self"] for item in strategies]
+    if any(kept):
+        rows.append(("stays on its rank", [_mib(size) for size in kept]))
+    rows += crossing([item["crossed_B"] for item in strategies])
     if any(item.get("weights_B") for item in strategies):
         rows.append(("expert weights pushed", [_mib(item.get("weights_B")) for item in strategies]))
-    return columns([item["name"] for item in strategies], rows, width) if rows else []
+    return columns([item["name"] for item in strategies], rows, width)
+
+
+def formats(found: Sequence[Mapping[str, str]]) -> list[tuple[str, list[str]]]:
+    """A line of number formats of a row, dispatch / combine, a cell a strategy."""
+    return [("format of a row, out / back", [f"{one['dispatch']} / {one['combine']}" for one in found])]
+
+
+def crossing(found: Sequence[Mapping[str, Mapping[str, float]]]) -> list[tuple[str, list[str]]]:
+    """Lines of payload / wire MiB that cross each tier, a cell a strategy; tiers that nobody uses are left out."""
+    return [
+        (
+            tier.replace("_", "-"),
+            [f"{_mib(one['payload'][tier])} / {_mib(one['wire'][tier])}" for one in found],
+        )
+        for tier in TIERS
+        if any(one["wire"][tier] for one in found)
+    ]
 
 
 def _memory(strategies: Sequence[Document], width: int) -> list[str]:

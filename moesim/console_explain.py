@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from moesim import units
-from moesim.console import cited_lines, facts, joined, named, source_lines
+from moesim.console import cited_lines, crossing, facts, formats, joined, named, source_lines
 from moesim.layout import columns, digits, microseconds, percent, table, wrapped
 
 Document = Mapping[str, Any]
@@ -26,6 +26,10 @@ def explain_report(document: Document, width: int) -> list[str]:
         ("", list(_header(document, width))),
         ("resources of the pod, per direction [GB/s]", _resources(document, width)),
         (f"ceilings of one rank, {_gate(document)} [us, GB/s]", _ceilings(strategies, width)),
+        (
+            "bytes over each tier, dispatch and combine, all ranks: payload / wire [MiB]",
+            _crossing(strategies, width),
+        ),
         *((_title(item), list(_strategy(item, width))) for item in strategies),
         ("buffers and memory of one rank", _memory(document, width)),
         *_constants(document["cited"], width),
@@ -128,6 +132,20 @@ def _ceilings(strategies: Sequence[Document], width: int) -> list[str]:
             rows.append([item["name"], *cells, found["bottleneck"] or "nothing is sent"])
         lines += table(rows, width, "lrrrrrrl")
     return lines + wrapped(_MEANING, width)
+
+
+def _crossing(strategies: Sequence[Document], width: int) -> list[str]:
+    rows = formats([item["formats"] for item in strategies])
+    rows += crossing([_both(item["ceilings"]) for item in strategies])
+    return columns([item["name"] for item in strategies], rows, width)
+
+
+def _both(ceilings: Document) -> dict[str, dict[str, float]]:
+    """Bytes of dispatch and combine together."""
+    there, back = (ceilings[stage]["crossed_B"] for stage in ("dispatch", "combine"))
+    return {
+        what: {tier: size + back[what][tier] for tier, size in sizes.items()} for what, sizes in there.items()
+    }
 
 
 def _title(item: Document) -> str:

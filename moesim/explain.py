@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from moesim import bounds, expected, strategy
+from moesim import bounds, expected, strategy, traffic
 from moesim.balancers import Context
 from moesim.build import Built, build
 from moesim.contention import Resources
@@ -194,6 +194,7 @@ def _strategy(built: Built, setting: _Setting, one: Strategy) -> dict[str, Any]:
         "calibration": calibration.path,
         "fit": None if calibration.fit is None else asdict(calibration.fit),
         "access": calibration.access,
+        "formats": dict(zip(("dispatch", "combine"), protocol.formats, strict=True)),
         "dispatch_row_B": protocol.dispatch_row(built.model),
         "combine_row_B": protocol.combine_row(built.model),
         "definition": protocol.bandwidth_name,
@@ -235,15 +236,16 @@ def _ceiling(case: Case, protocol: Protocol, stage: str) -> dict[str, Any]:
     shared = Resources(case.routes, int(case.calibration["cores"]))
     timing = bounds.run(plan, shared)
     busy = timing.load / shared.capacity
+    transfers = [phase for phase in plan.phases if isinstance(phase, Transfer)]
     sent = np.zeros(case.ranks)
-    for phase in plan.phases:
-        if isinstance(phase, Transfer):
-            sent += np.bincount(phase.flows.src, weights=phase.flows.wire, minlength=case.ranks)
+    for one in transfers:
+        sent += np.bincount(one.flows.src, weights=one.flows.wire, minlength=case.ranks)
     floor, wire = float(busy.max()), float(sent.max())
     return {
         "wire_B": wire,
         "logical_B": logical,
         "library_B": library,
+        "crossed_B": traffic.crossed(transfers, case.routes.tier),
         "floor_s": floor,
         "bottleneck": shared.name(int(busy.argmax())) if floor else None,
         "fabric_s": float(busy[: shared.fabric].max(initial=0.0)),

@@ -76,9 +76,11 @@ class StrategyOutcome:
     ``cases`` (C, 2): step and layer number. ``stages``: stage -> (C, R) [s], in training also those of the backward
     pass. ``bound``: stage -> (C,) [s], the closed form of the slowest rank. ``breakdown``: label -> (C,) [s] along
     the slowest rank; the labels of a case sum to its layer time. ``bottleneck``: resource and its utilisation, 0 to 1.
-    ``traffic_B``: payload of dispatch and combine over all ranks, mean per case, by tier; ``weights_B``: of the expert
-    weights that the balancer pushed; ``balancing``: what it cost, the keys of :data:`COSTS`. ``entries``: ``home`` and
-    ``placed`` -> (C, R) entries that each rank computes with experts at home, and as they were balanced.
+    ``formats``: of a row in dispatch and in combine. ``traffic_B``: payload of both over all ranks, mean per case, by
+    the tier between owner and expert; ``crossed_B``: ``payload`` and ``wire`` bytes that cross each tier, on each hop
+    of a relayed row; ``weights_B``: of the expert weights that the balancer pushed; ``balancing``: what it cost, the
+    keys of :data:`COSTS`. ``entries``: ``home`` and ``placed`` -> (C, R) entries that each rank computes with experts
+    at home, and as they were balanced.
     ``buffers_B``, ``memory_B``: per rank. ``error_estimate`` [s]: of the finish of a flow. ``phases``, ``links``: rows
     of the tidy tables of the same name. ``cited``: every constant that entered, with source and grade.
 
@@ -101,6 +103,8 @@ class StrategyOutcome:
     bandwidth_Bps: Mapping[str, Any]
     phases: tuple[Mapping[str, Any], ...] = ()
     links: tuple[Mapping[str, Any], ...] = ()
+    formats: Mapping[str, str] = field(default_factory=dict)
+    crossed_B: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     solves: int = 0
     error_estimate: float = 0.0
     weights_B: float = 0.0
@@ -162,7 +166,12 @@ class StrategyOutcome:
             "breakdown_s": {label: float(part.mean()) for label, part in self.breakdown.items()},
             "imbalance": {key: self.imbalance.get(key) for key in IMBALANCES}
             | {"after": {key: after.get(key) for key in IMBALANCES}},
+            "formats": dict(self.formats),
             "traffic_B": {tier: self.traffic_B.get(tier, 0.0) for tier in TIERS},
+            "crossed_B": {
+                what: {tier: self.crossed_B.get(what, {}).get(tier, 0.0) for tier in TIERS}
+                for what in ("payload", "wire")
+            },
             "weights_B": self.weights_B,
             "balancing": dict(self.balancing),
             "buffers_B": dict(self.buffers_B),

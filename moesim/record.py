@@ -33,6 +33,7 @@ class Record:
     sizes: list[dict[str, float]] = field(default_factory=list)
     before: list[dict[str, float]] = field(default_factory=list)
     after: list[dict[str, float]] = field(default_factory=list)
+    crossed: list[dict[str, dict[str, float]]] = field(default_factory=list)
     weights: list[float] = field(default_factory=list)
     costs: list[dict[str, float]] = field(default_factory=list)
     entries: list[tuple[IntArray, IntArray]] = field(default_factory=list)
@@ -82,6 +83,8 @@ class Record:
         gemms = (ran.spans[name] for stage, name in plan.ends.items() if stage.endswith("expert"))
         self.gemm.append(sum((gemm.end - gemm.start for gemm in gemms), np.zeros(case.ranks)))
         self.sizes.append(_traffic(self.strategy, case))
+        forward = (*_moving(plan, "dispatch"), *_moving(plan, "combine"))
+        self.crossed.append(traffic.crossed(forward, case.routes.tier))
         self.weights.append(_weights(plan))
         self.costs.append(balancing.costs(case, ran, parts))
         self.entries.append((home.load, case.traffic.load))
@@ -118,7 +121,9 @@ class Record:
             breakdown={label: np.array([parts.get(label, 0.0) for parts in self.parts]) for label in labels},
             bottleneck=_bottleneck(links, np.array(self.gemm), stages["layer"]),
             imbalance={**before, "after": after},
+            formats=dict(zip(("dispatch", "combine"), self.strategy.protocol.formats, strict=True)),
             traffic_B=_mean(self.sizes),
+            crossed_B={what: _mean([one[what] for one in self.crossed]) for what in self.crossed[0]},
             weights_B=float(np.mean(self.weights)),
             balancing=_mean(self.costs),
             entries=dict(zip(("home", "placed"), np.array(self.entries).swapaxes(0, 1), strict=True)),
@@ -180,10 +185,18 @@ def _weights(plan: Plan) -> float:
 
 
 def _traffic(one: Strategy, case: Case) -> dict[str, float]:
-    """Payload bytes of dispatch and combine by tier, over all ranks."""
+    """Payload bytes of dispatch and combine by the tier between owner and expert's rank, over all ranks."""
     rows = one.protocol.rows(case).astype(np.float64)
     each = sum(case.model.payload_bytes(form) for form in one.protocol.formats)
     return traffic.by_tier(rows * each, case.routes.tier)
+
+
+def _moving(plan: Plan, stage: str) -> list[Transfer]:
+    """Transfers of dispatch or combine, but for those of a balancer."""
+    names = [phase.name for phase in plan.phases]
+    before = names.index(plan.ends["expert"]) if stage == "combine" else -1
+    phases = plan.phases[before + 1 : names.index(plan.ends[stage]) + 1]
+    return [one for one in phases if isinstance(one, Transfer) and one.label not in timing.BALANCING]
 
 
 def _bytes_moved(one: Strategy, case: Case, plan: Plan, stage: str) -> tuple[float, float, float]:
@@ -191,14 +204,10 @@ def _bytes_moved(one: Strategy, case: Case, plan: Plan, stage: str) -> tuple[flo
 
     What an owner sends in dispatch, its own rank included in the payload, comes back to it in combine.
     """
-    names = [phase.name for phase in plan.phases]
-    back = stage == "combine"
-    before = names.index(plan.ends["expert"]) if back else -1
     wire = np.zeros(case.ranks)
-    for phase in plan.phases[before + 1 : names.index(plan.ends[stage]) + 1]:
-        if isinstance(phase, Transfer) and phase.label not in timing.BALANCING:
-            owner = phase.flows.dst if back else phase.flows.src
-            wire += np.bincount(owner, weights=phase.flows.wire, minlength=case.ranks)
+    for phase in _moving(plan, stage):
+        owner = phase.flows.dst if stage == "combine" else phase.flows.src
+        wire += np.bincount(owner, weights=phase.flows.wire, minlength=case.ranks)
     protocol = one.protocol
     return (
         protocol.payload_bytes(case, stage),

@@ -284,6 +284,8 @@ def _outcome(item: Mapping[str, Any], parts: Mapping[str, list[dict[str, Any]]])
         bottleneck=(item["bottleneck"]["resource"], item["bottleneck"]["utilisation"]),
         imbalance=item["imbalance"],
         traffic_B=item["traffic_B"],
+        formats=item.get("formats", {}),
+        crossed_B=item.get("crossed_B", {}),
         buffers_B=item["buffers_B"],
         memory_B=item["memory_B"],
         bandwidth_Bps=item["bandwidth_Bps"],

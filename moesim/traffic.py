@@ -7,6 +7,7 @@ times the bytes of a row, which only a protocol knows.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import comb
 
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from moesim.errors import InputError
 from moesim.placement import Assignment
+from moesim.plan import Transfer
 
 IntArray = NDArray[np.int64]
 Number = np.int64 | np.float64
@@ -142,6 +144,24 @@ def by_tier(matrix: NDArray[Number], tier: NDArray[np.integer]) -> dict[str, flo
     """Sum of ``matrix`` (R, R) over the pairs of each tier; ``tier`` (R, R): 0 (self) to 4 (scale-out)."""
     sums = np.bincount(tier.ravel(), matrix.ravel(), minlength=len(TIERS))
     return dict(zip(TIERS, sums.tolist(), strict=True))
+
+
+def crossed(transfers: Iterable[Transfer], tier: NDArray[np.integer]) -> dict[str, dict[str, float]]:
+    """``payload`` and ``wire`` bytes that cross each tier: a relayed row counts on each of its hops.
+
+    ``tier`` (R, R) as in :func:`by_tier`. Payload is rows; counts and whatever else is no row are wire only.
+    """
+    sums = np.zeros((2, len(TIERS)))
+    for one in transfers:
+        flows = one.flows
+        where = tier[flows.src, flows.dst]
+        if one.label == "send":
+            sums[0] += np.bincount(where, flows.payload, len(TIERS))
+        sums[1] += np.bincount(where, flows.wire, len(TIERS))
+    return {
+        what: dict(zip(TIERS, row.tolist(), strict=True))
+        for what, row in zip(("payload", "wire"), sums, strict=True)
+    }
 
 
 def rank_imbalance(load: NDArray[Number]) -> float:

@@ -37,6 +37,11 @@ def outcome(name: str, scale: float = 1.0, **changes: Any) -> StrategyOutcome:
             "after": {"rank_max_over_mean": 1.37, "rows_max_over_mean": 1.21, "maxvio": 2.4},
         },
         "traffic_B": {"self": 1.5e5, "device": 0.0, "host": 3.5e6, "domain": 0.0, "scale_out": 7.25e6},
+        "formats": {"dispatch": "fp8", "combine": "bf16"},
+        "crossed_B": {
+            "payload": {"self": 0.0, "device": 0.0, "host": 6.5e6, "domain": 0.0, "scale_out": 1.75e6},
+            "wire": {"self": 0.0, "device": 0.0, "host": 6.75e6, "domain": 0.0, "scale_out": 1.875e6},
+        },
         "buffers_B": {"dispatch": 2.0**28, "combine": 3 * 2.0**28},
         "memory_B": {"expert_weights": 11 * 2.0**30, "buffers": 2.0**30, "device": 80 * 2.0**30},
         "bandwidth_Bps": {

@@ -104,16 +104,29 @@ def test_imbalance_shows_before_and_after_only_where_they_differ(
     assert words(lines[2]) == ["rows of a rank, max/mean", "1.21", "1.30"]
 
 
-def test_traffic_leaves_out_tiers_that_nobody_uses(make_result: Make) -> None:
-    rows = [words(row) for row in section(run_report(make_result().to_json(), 100), "payload of one layer")]
-    assert rows[1:] == [["self", "0.143", "0.143"], ["host", "3.34", "3.34"], ["scale-out", "6.91", "6.91"]]
+TIERS = "bytes over each tier"
+
+
+def test_what_crosses_each_tier_that_somebody_uses_and_in_which_formats(
+    make_result: Make, make_outcome: MakeOutcome
+) -> None:
+    bf16 = make_outcome("plain", formats={"dispatch": "bf16", "combine": "bf16"})
+    made = make_result(strategies=(make_outcome("baseline"), bf16))
+    rows = [words(row) for row in section(run_report(made.to_json(), 100), TIERS)]
+    assert rows == [
+        ["baseline", "plain"],
+        ["format of a row, out / back", "fp8 / bf16", "bf16 / bf16"],
+        ["stays on its rank", "0.143", "0.143"],
+        ["host", "6.20 / 6.44", "6.20 / 6.44"],
+        ["scale-out", "1.67 / 1.79", "1.67 / 1.79"],
+    ]
 
 
 def test_weights_pushed_have_a_row_where_a_balancer_moves_some(
     make_result: Make, make_outcome: MakeOutcome
 ) -> None:
     pushed = make_result(strategies=(make_outcome("baseline"), make_outcome("b", weights_B=3 * 2.0**20)))
-    rows = [words(row) for row in section(run_report(pushed.to_json(), 100), "payload of one layer")]
+    rows = [words(row) for row in section(run_report(pushed.to_json(), 100), TIERS)]
     assert rows[-1][-2:] == ["0", "3.00"]
     assert " ".join(rows[-1][:-2]) == "expert weights pushed"
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from math import comb
 from typing import Any
 
 import pytest
@@ -166,6 +167,28 @@ def test_run_warns_of_all_that_explain_says_of_a_strategy(protocol: str) -> None
     notes = explain.explain(asked)["strategies"][0]["notes"]
     assert notes
     assert simulate.run(asked).to_json()["strategies"][0]["warnings"] == notes
+
+
+def test_relays_cross_the_network_once_a_domain_and_the_report_shows_it() -> None:
+    strategies = [{"name": name, "protocol": name} for name in ("nccl-alltoall", "deepep-ht")]
+    document = explained(ranks={"ep": 32}, topology={"name": "h100-ib", "hosts": 4}, strategies=strategies)
+    plain, relayed = (item["ceilings"]["dispatch"]["crossed_B"] for item in document["strategies"])
+    assert plain["payload"]["scale_out"] == pytest.approx(32 * 64 * 6 * 0.75 * 4096, rel=1e-3)
+    # A host without any of the 6 experts: C(48, 6) / C(64, 6). FP8: half the bytes.
+    reached = 3 * (1 - comb(48, 6) / comb(64, 6))
+    assert relayed["payload"]["scale_out"] == pytest.approx(32 * 64 * reached * 2048, rel=0.02)
+    assert relayed["wire"]["scale_out"] > 1.03 * relayed["payload"]["scale_out"]
+    lines = explain_report(document, 80)
+    start = lines.index("bytes over each tier, dispatch and combine, all ranks: payload / wire [MiB]")
+    assert " ".join(lines[start + 2].split()) == "format of a row, out / back bf16 / bf16 fp8 / bf16"
+    tier = next(line for line in lines[start:] if line.startswith("  scale-out"))
+    both = sum(
+        document["strategies"][1]["ceilings"][stage]["crossed_B"]["wire"]["scale_out"] for stage in STAGES
+    )
+    assert float(tier.split()[-1]) == pytest.approx(both / 2**20, rel=1e-3)
+
+
+STAGES = ("dispatch", "combine")
 
 
 def _crossbar(devices: int) -> dict[str, Any]:

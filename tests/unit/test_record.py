@@ -7,6 +7,7 @@ import pytest
 from small_cases import layer, stages
 
 from moesim import bounds, strategy
+from moesim.protocols import PROTOCOLS
 from moesim.record import Record
 
 
@@ -74,6 +75,31 @@ def test_traffic_is_payload_of_both_operations_by_tier(one):
     assert out.traffic_B["self"] == pytest.approx(np.trace(one.case.traffic.entries_to) * each)
     assert out.traffic_B["scale_out"] == 0
     assert min(out.traffic_B[tier] for tier in ("device", "host", "domain")) > 0
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS.names())
+def test_in_one_domain_what_crosses_a_tier_is_what_was_asked_for(protocol):
+    one = layer(protocol, pod_name="clos", ep=16)
+    out = recorded(one)
+    asked = {**out.traffic_B, "self": 0.0}
+    assert out.traffic_B["host"] > 0 < out.traffic_B["domain"]
+    assert out.crossed_B["payload"] == pytest.approx(asked)
+    assert all(out.crossed_B["wire"][tier] >= size * (1 - 1e-9) for tier, size in asked.items())
+    assert out.formats == dict(zip(("dispatch", "combine"), one.strategy.protocol.formats, strict=True))
+
+
+@pytest.mark.parametrize("protocol", ["deepep-ht", "deepep-v2", "hybrid-ep"])
+def test_relayed_rows_count_once_a_domain_beyond_it_and_on_each_hop(protocol):
+    one = layer(protocol, pod_name="rails", tokens=40)
+    out, counted, model = recorded(one), one.case.traffic, one.case.model
+    each = sum(model.payload_bytes(form) for form in one.strategy.protocol.formats)
+    away = counted.host[:, None] != np.arange(2)
+    assert out.crossed_B["payload"]["scale_out"] == pytest.approx(counted.rows_domain[away].sum() * each)
+    assert out.crossed_B["payload"]["scale_out"] < out.traffic_B["scale_out"]
+    nics = [row["load_B"] for row in out.links if row["kind"] == "nic" and row["resource"].endswith(" up")]
+    assert sum(nics) == pytest.approx(out.crossed_B["wire"]["scale_out"])
+    # On the second hop also rows that were asked for from beyond.
+    assert out.crossed_B["payload"]["host"] > out.traffic_B["host"]
 
 
 def test_what_the_answer_hangs_on_is_a_warning():

@@ -31,6 +31,7 @@ def structure(value: Any) -> Any:
 
 STATISTICS = {"mean": "float", "p50": "float", "p99": "float", "max": "float", "critical": "float"}
 BANDWIDTH = {"logical": "float", "wire": "float", "library": {"name": "str", "value": "float"}}
+TIERS = dict.fromkeys(("self", "device", "host", "domain", "scale_out"), "float")
 IMBALANCE = {"rank_max_over_mean": "float", "rows_max_over_mean": "float", "maxvio": "float"}
 
 
@@ -55,7 +56,9 @@ def test_keys_of_the_document_are_stable(make_result: Make) -> None:
             "gemm": "float",
         },
         "imbalance": {**IMBALANCE, "after": IMBALANCE},
-        "traffic_B": dict.fromkeys(("self", "device", "host", "domain", "scale_out"), "float"),
+        "formats": {"dispatch": "str", "combine": "str"},
+        "traffic_B": TIERS,
+        "crossed_B": {"payload": TIERS, "wire": TIERS},
         "weights_B": "float",
         "balancing": dict.fromkeys(COSTS, "float"),
         "buffers_B": {"dispatch": "float", "combine": "float"},
