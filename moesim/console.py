@@ -8,14 +8,12 @@ from typing import Any
 
 from moesim import units
 from moesim.comparison import Comparison
-from moesim.layout import columns, digits, microseconds, percent, table, wrapped
+from moesim.layout import GAP, columns, digits, microseconds, percent, table, wrapped
 from moesim.outcome import BACKWARD, STAGES, TIERS
 
 Document = Mapping[str, Any]
 
 _MIB = 2.0**20
-_ROOM = 18
-"""Characters that a bottleneck needs to stand beside the times of its strategy."""
 _POLITE = (
     "a polite network: links are shared max-min fairly, nothing is lost, retried or blocked behind another"
 )
@@ -172,15 +170,17 @@ def _ranking(strategies: Sequence[Document], width: int) -> list[str]:
         times = [microseconds(layer), speedup, *map(microseconds, parts), bound]
         rows.append([item["name"], *times, _bottleneck(item["bottleneck"])])
     numbers, align = [row[:-1] for row in rows], "l" + "r" * (len(shown) + 3)
-    if max(map(len, table(numbers, width, align))) <= width - _ROOM:
+    if max(map(len, table(numbers, width, align))) + len(GAP) + max(len(row[-1]) for row in rows) <= width:
         return table(rows, width, f"{align}l")
     necks = [line for row in rows[1:] for line in wrapped(f"bottleneck of {row[0]}: {row[-1]}", width)]
     return table(numbers, width, align) + necks
 
 
 def _bottleneck(neck: Document) -> str:
-    busy = "" if neck["utilisation"] is None else f", {percent(neck['utilisation'])} busy"
-    return f"{neck['resource']}{busy}"
+    used, idle = neck["utilisation"], neck["fixed_and_waiting"]
+    busy = "" if used is None else f", {percent(used)} busy"
+    fixed = used is not None and used < min(idle, 0.5)
+    return (f"fixed costs, waiting {percent(idle)}; " if fixed else "") + f"{neck['resource']}{busy}"
 
 
 def _required(document: Document, width: int) -> Iterator[str]:

@@ -40,6 +40,9 @@ COSTS = (
 )
 """What a balancer costs a layer, keys of a summary: copies of weights that travel, and times."""
 
+FIXED = ("launch", "planning", "metadata", "sync", "unexplained", "wait")
+"""Labels of a breakdown that are fixed costs or waiting, not work of a resource."""
+
 IMBALANCES = ("rank_max_over_mean", "rows_max_over_mean", "maxvio")
 
 
@@ -151,8 +154,16 @@ class StrategyOutcome:
         short = shortage({**self.memory_B, "buffers": sum(self.buffers_B.values())})
         return None if short is None else f"{self.name}: {short}"
 
+    def _fixed_and_waiting(self) -> float:
+        whole = float(self.stages["layer"].max(axis=1).sum())
+        parts = (float(np.sum(part)) for label, part in self.breakdown.items() if label in FIXED)
+        return sum(parts) / whole if whole else 0.0
+
     def to_json(self) -> dict[str, Any]:
-        """The summary as plain data with stable keys; a number that does not exist is ``None``."""
+        """The summary as plain data with stable keys; a number that does not exist is ``None``.
+
+        ``fixed_and_waiting``: share of the critical layer time that the slowest rank spends so, not working.
+        """
         resource, utilisation = self.bottleneck
         after = self.imbalance.get("after", {})
         document = {
@@ -162,7 +173,11 @@ class StrategyOutcome:
             "assumed": list(self.assumed),
             "metrics": self.metrics(),
             "bound_s": {stage: float(bound.mean()) for stage, bound in self.bound.items()},
-            "bottleneck": {"resource": resource, "utilisation": utilisation},
+            "bottleneck": {
+                "resource": resource,
+                "utilisation": utilisation,
+                "fixed_and_waiting": self._fixed_and_waiting(),
+            },
             "breakdown_s": {label: float(part.mean()) for label, part in self.breakdown.items()},
             "imbalance": {key: self.imbalance.get(key) for key in IMBALANCES}
             | {"after": {key: after.get(key) for key in IMBALANCES}},

@@ -122,6 +122,42 @@ def test_what_crosses_each_tier_that_somebody_uses_and_in_which_formats(
     ]
 
 
+@pytest.mark.parametrize(
+    ("busy", "shown"),
+    [
+        (0.19, "fixed costs, waiting 20%; host1 up, 19% busy"),
+        (0.21, "host1 up, 21% busy"),
+        (None, "host1 up"),
+    ],
+)
+def test_a_bottleneck_that_is_less_busy_than_the_layer_waits_is_not_shown_alone(
+    make_result: Make, make_outcome: MakeOutcome, busy: float | None, shown: str
+) -> None:
+    """A fifth of the made-up layers is launch and waiting."""
+    made = make_result(strategies=(make_outcome("baseline", bottleneck=("host1 up", busy)),)).to_json()
+    rows = section(run_report(made, 120), "critical time")
+    assert words(rows[1])[-1] == shown
+    below = section(run_report(made, 80), "critical time")
+    text = " ".join(" ".join(below).split())
+    assert text.endswith(shown)
+    assert all(len(line) <= 80 for line in below)
+
+
+def test_a_resource_that_is_busy_half_of_the_layer_is_the_bottleneck_whatever_else_takes_time(
+    make_result: Make, make_outcome: MakeOutcome
+) -> None:
+    slowest = make_outcome("a").stages["layer"].max(axis=1)
+    breakdown = {"launch": 0.6 * slowest, "wire": 0.4 * slowest}
+    half = make_outcome("baseline", breakdown=breakdown, bottleneck=("nic", 0.51))
+    low = make_outcome("b", breakdown=breakdown, bottleneck=("nic", 0.49))
+    made = make_result(strategies=(half, low))
+    rows = section(run_report(made.to_json(), 120), "critical time")
+    assert [words(row)[-1] for row in rows[1:]] == [
+        "nic, 51% busy",
+        "fixed costs, waiting 60%; nic, 49% busy",
+    ]
+
+
 def test_weights_pushed_have_a_row_where_a_balancer_moves_some(
     make_result: Make, make_outcome: MakeOutcome
 ) -> None:

@@ -62,6 +62,16 @@ def test_a_missing_tier_is_zero_and_a_missing_imbalance_is_none(make_outcome: Ma
     }
 
 
+def test_a_layer_is_shared_by_fixed_costs_and_waiting_and_what_resources_are_busy_with(
+    make_outcome: Make,
+) -> None:
+    assert make_outcome("a").to_json()["bottleneck"]["fixed_and_waiting"] == pytest.approx(0.05 + 0.15)
+    slowest = make_outcome("a").stages["layer"].max(axis=1)
+    labels = ("launch", "planning", "metadata", "sync", "unexplained", "wait", "wire", "reduce")
+    parts = make_outcome("a", breakdown=dict.fromkeys(labels, slowest / 8))
+    assert parts.to_json()["bottleneck"]["fixed_and_waiting"] == pytest.approx(6 / 8)
+
+
 def test_document_is_plain_json(make_outcome: Make) -> None:
     made = make_outcome("a", bottleneck=("x", np.float64(0.5)), buffers_B={"dispatch": np.int64(7)})
     document = made.to_json()

@@ -47,7 +47,7 @@ def test_keys_of_the_document_are_stable(make_result: Make) -> None:
         "assumed": [],
         "metrics": {f"{stage}_s": STATISTICS for stage in ("dispatch", "expert", "combine", "layer")},
         "bound_s": {"dispatch": "float", "expert": "float", "combine": "float", "layer": "float"},
-        "bottleneck": {"resource": "str", "utilisation": "float"},
+        "bottleneck": {"resource": "str", "utilisation": "float", "fixed_and_waiting": "float"},
         "breakdown_s": {
             "launch": "float",
             "send": "float",
