@@ -13,18 +13,23 @@ from typing import Any
 
 import numpy as np
 
-from moesim import outfile, predict, resources, units
+from moesim import calibration, fabrics, outfile, predict, resources, sources, units
 from moesim.calibration import Calibration
 from moesim.errors import InputError, Problem
 from moesim.measurements import Measurement, Measurements
 from moesim.plan import FloatArray
 from moesim.predict import Asked, Predictor
 from moesim.protocols import PROTOCOLS
-from moesim.registry import nearest
 from moesim.validate import Compared, statistics
 
 MEASURED = "measurements"
-"""Source of fitted constants that the file did not state before."""
+"""Source of fitted constants where the rows name none of the bibliography: an entry that the file brings itself."""
+
+_NO_WORK = ("example", "user", "moesim")
+"""Entries of the bibliography that measure nothing."""
+
+_MOST_SOURCES = 12
+"""More are not named one by one."""
 
 _FROM_NOTHING = {"time": 1e-6, "bandwidth": 1e9, "ratio": 1.0}
 """Where a constant that is 0 in the start begins."""
@@ -39,7 +44,7 @@ class Fitted:
     ``start``: the calibration begun with. ``values``: fitted constants [SI], rounded as in the file; ``error``: one
     standard error of each, relative; ``correlation`` (n, n) between those. ``untouched``: constants that no row
     depends on: they stay as they were. ``rows``: the fitted rows, predicted with the fitted constants.
-    ``unmodelled``: (row, reason) of calibrate rows left out.
+    ``unmodelled``: (row, reason) of calibrate rows left out. ``measurements``: the file, ``digest`` its SHA-256.
     """
 
     pod: str
@@ -51,12 +56,14 @@ class Fitted:
     rows: tuple[Compared, ...]
     unmodelled: tuple[tuple[Measurement, str], ...]
     measurements: str
+    digest: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """One plain document with stable keys; constants in SI units, residuals as fractions."""
         return {
             "schema": 1,
             "measurements": self.measurements,
+            "sources": list(_sources(self.rows)),
             "pod": self.pod,
             "protocol": self.start.kind,
             "start": self.start.path,
@@ -87,18 +94,20 @@ class Fitted:
 
 
 def calibrate(measured: Measurements, pod: str, kind: str, progress: Progress | None = None) -> Fitted:
-    """Fit constants of protocol ``kind`` on ``pod`` to the calibrate rows of ``measured``.
+    """Fit constants of protocol ``kind`` on ``pod``, a shipped name or a path, to the calibrate rows of ``measured``.
 
     Fitted are the constants that the pod's own file lists under ``fit``; without it the protocol's ``fittable`` ones,
     of an heir those that it states itself, if it states any. ``progress(done, all, what)`` is called at each
     evaluation. Raises :class:`InputError` for an unknown pod or protocol, and where there are too few rows.
     """
-    pods = resources.names("topology")
-    if pod not in pods:
-        raise InputError(Problem(f"unknown pod {pod!r}", legal=nearest(pod, pods)))
+    if kind in predict.MODES:
+        plain = predict.MODES[kind]["kind"]
+        message = f"{kind} is a name of measurements, a mode of {plain}"
+        raise InputError(Problem(message, legal=f"`--protocol {plain}`, which fits the rows of both"))
     protocol = PROTOCOLS.get(kind)
-    start = protocol(protocol.Params()).calibrate(pod)
-    names = _chosen(start, pod, protocol.fittable)
+    name = fabrics.load(pod).name
+    start = protocol(protocol.Params()).calibrate(name)
+    names = _chosen(start, name, protocol.fittable)
     asked, unmodelled = _rows(measured, pod, kind)
     _enough(measured.path, len(asked), unmodelled, names, f"{kind} on {pod}")
     found, jacobian, rest = _solve(asked, names, start, progress)
@@ -109,7 +118,7 @@ def calibrate(measured: Measurements, pod: str, kind: str, progress: Progress | 
         name: _rounded(kind, name, value) for name, value in zip(names, found, strict=True) if name in kept
     }
     return Fitted(
-        pod=pod,
+        pod=name,
         start=start,
         values=values,
         error=dict(zip(kept, error.tolist(), strict=True)),
@@ -118,6 +127,7 @@ def calibrate(measured: Measurements, pod: str, kind: str, progress: Progress | 
         rows=tuple(Compared(one.row, _seconds(one, values)) for one in asked),
         unmodelled=unmodelled,
         measurements=measured.path,
+        digest=measured.digest,
     )
 
 
@@ -134,11 +144,13 @@ def _rows(
     measured: Measurements, pod: str, kind: str
 ) -> tuple[list[Asked], tuple[tuple[Measurement, str], ...]]:
     """Calibrate rows of the protocol on the pod, and those that it cannot model."""
-    predictor = Predictor()
+    base = Path(measured.path).parent
+    predictor, wanted = Predictor(base), _file(pod, None)
+    same = {name: _file(name, base) == wanted for name in {row.pod for row in measured.rows}}
     asked: list[Asked] = []
     unmodelled: list[tuple[Measurement, str]] = []
     for row in measured.rows:
-        if (row.split, row.pod, predict.kind(row)) != ("calibrate", pod, kind):
+        if row.split != "calibrate" or not same[row.pod] or predict.kind(row) != kind:
             continue
         try:
             one = predictor.asked(row)
@@ -148,6 +160,14 @@ def _rows(
         else:
             asked.append(one)
     return asked, tuple(unmodelled)
+
+
+def _file(pod: str, base: Path | None) -> Path | None:
+    """The file of a pod, resolved, by which two names of it are the same; None if there is none."""
+    try:
+        return resources.find("topology", pod, base).resolve()
+    except InputError:
+        return None
 
 
 def _enough(
@@ -212,44 +232,88 @@ def _rounded(kind: str, name: str, value: float) -> float:
 
 
 def save(fitted: Fitted, output: str | Path) -> None:
-    """Write the calibration file, whole or not at all: that of the start with the fitted constants in their places."""
+    """Write the calibration file, whole or not at all: that of the start with the fitted constants in their places.
+
+    A fitted constant cites what the rows it was fitted to name as their source.
+    """
     from ruamel.yaml import YAML
 
     yaml = YAML()
     yaml.width = 200
     yaml.preserve_quotes = True
     document = yaml.load(Path(fitted.start.path).read_text(encoding="utf-8"))
-    own = fitted.start.pod == fitted.pod
-    for name, value in fitted.values.items():
-        cell = {"value": written(fitted.start.kind, name, value), "source": MEASURED, "grade": "derived"}
-        old = document["constants"].get(name)
-        if own and isinstance(old, dict):
-            cell["source"] = old.get("source", MEASURED)
-        if isinstance(old, dict):
-            old.update(cell)
-        else:
-            document["constants"][name] = _in_line(cell)
-    document["fit"] = _in_line(
-        {
-            "rows": _described(fitted.rows),
-            "constants": list(fitted.values),
-            "median": _share(fitted, "median_abs_error"),
-            "p90": _share(fitted, "p90_abs_error"),
-        }
-    )
-    file = Path(fitted.measurements).name
-    if any(
-        cell["source"] == MEASURED for name, cell in document["constants"].items() if name in fitted.values
-    ):
+    if "protocol" not in document:
+        document.insert(1, "protocol", fitted.start.kind)
+    if "inherits" in document:
+        # Of the pod that was measured, on whatever pod the file is used.
+        document["inherits"] = calibration.ancestor(fitted.pod, str(document["inherits"]))
+    cited = [
+        _put(document["constants"], name, written(fitted.start.kind, name, value), _source(fitted, name))
+        for name, value in fitted.values.items()
+    ]
+    document["fit"] = _in_line(_block(fitted))
+    if MEASURED in cited:
         document.setdefault("sources", {})[MEASURED] = _in_line(
-            {"title": "Measurements given to moesim calibrate", "reference": file}
+            {
+                "title": "Measurements given to moesim calibrate",
+                "reference": "; ".join([_data(fitted), *_sources(fitted.rows)]),
+            }
         )
-    if not own:
+    if fitted.start.pod != fitted.pod:
         start = f"{fitted.start.pod}/{fitted.start.kind}"
+        file = Path(fitted.measurements).name
         title = f"{fitted.start.kind} on {fitted.pod}, fitted by moesim calibrate to {file}."
         document.yaml_set_start_comment(f"{title}\nWhat was not fitted is that of {start}.")
     with outfile.replaced(output) as stream:
         yaml.dump(document, stream)
+
+
+def _put(constants: Any, name: str, value: str, source: str) -> str:
+    """Set a constant among those of a file, its comments left where they are; gives back its source."""
+    cell = {"value": value, "source": source, "grade": "derived"}
+    if isinstance(constants.get(name), dict):
+        constants[name].update(cell)
+    else:
+        constants[name] = _in_line(cell)
+    return source
+
+
+def _source(fitted: Fitted, name: str) -> str:
+    """Key of the source of a fitted constant, in the bibliography if the rows name one that is there."""
+    start = fitted.start
+    shipped = resources.name_of("measurements", Path(fitted.measurements)) is not None
+    if shipped and start.pod == fitted.pod and start.fit is not None and name in start.fit.constants:
+        # These rows again: what they name is in the bibliography under the key that the file cites.
+        return next(item.source for item in start.cited if item.where.startswith(f"{start.kind}.{name} "))
+    named = {one.row.source for one in fitted.rows}
+    known = sources.bibliography().keys() - set(_NO_WORK)
+    return named.pop() if len(named) == 1 and named <= known else MEASURED
+
+
+def _sources(rows: Sequence[Compared]) -> tuple[str, ...]:
+    """What the rows name as their source, each once."""
+    texts = [text for text in dict.fromkeys(one.row.source for one in rows) if text]
+    more = len(texts) - _MOST_SOURCES
+    return (*texts[:_MOST_SOURCES], *([f"{more} others"] if more > 0 else []))
+
+
+def _data(fitted: Fitted) -> str:
+    """The file of the measurements and how to know it again."""
+    digest = f", SHA-256 {fitted.digest[:12]}" if fitted.digest else ""
+    return f"{Path(fitted.measurements).name}{digest}"
+
+
+def _block(fitted: Fitted) -> dict[str, object]:
+    """What was fitted to what, as :class:`moesim.calibration.Fit` has it."""
+    return {
+        "rows": _described(fitted.rows),
+        "constants": list(fitted.values),
+        "median": _share(fitted, "median_abs_error"),
+        "p90": _share(fitted, "p90_abs_error"),
+        "pod": fitted.pod,
+        "file": _data(fitted),
+        "sources": list(_sources(fitted.rows)),
+    }
 
 
 def _share(fitted: Fitted, key: str) -> str:

@@ -158,7 +158,8 @@ def _strategy(item: Document, width: int) -> Iterator[str]:
     fit = item["fit"]
     if fit is not None:
         errors = f"median error {percent(fit['median'])}, 90th percentile {percent(fit['p90'])}"
-        yield from wrapped(f"fitted to {fit['rows']}: {', '.join(fit['constants'])}; {errors}", width)
+        data = f"; {fit['file']}" if fit["file"] else ""
+        yield from wrapped(f"fitted to {fit['rows']}: {', '.join(fit['constants'])}; {errors}{data}", width)
     rows = [f"{digits(item[f'{stage}_row_B'])} B in {stage}" for stage in item["ceilings"]]
     yield from wrapped(f"a row: {', '.join(rows)}; the library's bandwidth: {item['definition']}", width)
     for stage, found in item["ceilings"].items():

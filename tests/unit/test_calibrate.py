@@ -93,16 +93,18 @@ def test_the_file_loads_with_the_fitted_constants_and_keeps_the_rest(fitted: Fit
     file = tmp_path / "out.yaml"
     calibrate.save(fitted, file)
     constants = PROTOCOLS.get(KIND).constants
-    found = calibration.read(file, KIND, POD, constants)
+    found = calibration.read(file, POD, KIND, constants)
     assert dict(found.values) == {**fitted.start.values, **fitted.values}
     assert found.access == fitted.start.access
     assert found.fit is not None
     assert (found.fit.constants, found.fit.rows.split(":")[0]) == (tuple(fitted.values), "24 rows")
     grades = {item.where: item.grade for item in found.cited}
-    assert {grades[f"{KIND}.{name} ({POD})"] for name in fitted.values} == {"derived"}
-    before = {item.where: item for item in fitted.start.cited}
+    fitted_ones = {f"{KIND}.{name} (out.yaml)" for name in fitted.values}
+    assert {grades[name] for name in fitted_ones} == {"derived"}
+    before = {item.where.split()[0]: item for item in fitted.start.cited}
     for item in found.cited:
-        assert item.source == before[item.where].source
+        kept = before[item.where.split()[0]].source
+        assert item.source == ("measurements" if item.where in fitted_ones else kept)
     comments = [
         line for line in Path(fitted.start.path).read_text().splitlines() if line.lstrip().startswith("#")
     ]
@@ -121,7 +123,7 @@ def test_a_pod_without_a_file_of_its_own_starts_from_the_default(tmp_path: Path)
     found = calibrate.calibrate(Measurements("lab.csv", rows), pod, KIND)
     assert found.start.pod == "default"
     calibrate.save(found, tmp_path / "out.yaml")
-    read = calibration.read(tmp_path / "out.yaml", KIND, pod, PROTOCOLS.get(KIND).constants)
+    read = calibration.read(tmp_path / "out.yaml", pod, KIND, PROTOCOLS.get(KIND).constants)
     assert {
         item.where.split(".")[1].split()[0] for item in read.cited if item.source == "measurements"
     } == set(found.values)
@@ -145,7 +147,7 @@ def test_an_heir_that_states_nothing_fits_what_it_inherits(tmp_path: Path) -> No
     data = yamlio.load(tmp_path / "out.yaml").data
     assert set(data["constants"]) == set(found.values) <= set(PROTOCOLS.get("deepep-ll").fittable)
     read = calibration.read(
-        tmp_path / "out.yaml", "deepep-ll", "gb300-nvl72", PROTOCOLS.get("deepep-ll").constants
+        tmp_path / "out.yaml", "gb300-nvl72", "deepep-ll", PROTOCOLS.get("deepep-ll").constants
     )
     assert dict(read.values) == {**found.start.values, **found.values}
     assert max(abs(one.error) for one in found.rows) < 0.02
@@ -169,8 +171,9 @@ def test_the_report_has_constants_correlations_and_residuals(fitted: Fitted) -> 
 @pytest.mark.parametrize(
     ("pod", "kind", "message"),
     [
-        ("cloudmatrix38", KIND, "unknown pod 'cloudmatrix38'"),
+        ("cloudmatrix38", KIND, "unknown topology 'cloudmatrix38'"),
         (POD, "cann", "unknown protocol 'cann'"),
+        (POD, "deepep-ll-rdma", "--protocol deepep-ll`, which fits the rows of both"),
         (POD, "rank-dedup-push", "no constant of it is fitted"),
         ("gb200-nvl72", KIND, "0 rows of split calibrate"),
     ],
@@ -193,4 +196,86 @@ def test_rows_that_cannot_be_modelled_are_named() -> None:
     found = calibrate.calibrate(replace(given, rows=(*given.rows, bad)), POD, KIND)
     assert [(row.id, reason) for row, reason in found.unmodelled] == [
         ("bad", "ep 7 does not divide 256 experts")
+    ]
+
+
+PUBLISHED = resources.find("measurements", "published")
+
+
+@pytest.mark.parametrize(
+    ("texts", "path", "source", "reference"),
+    [
+        (["aic"], "lab.csv", "aic", None),
+        (["our lab"], "lab.csv", "measurements", "lab.csv, SHA-256 0123456789ab; our lab"),
+        (["aic", "our lab"], "lab.csv", "measurements", "lab.csv, SHA-256 0123456789ab; aic; our lab"),
+        ([""], "lab.csv", "measurements", "lab.csv, SHA-256 0123456789ab"),
+        (["user"], "lab.csv", "measurements", "lab.csv, SHA-256 0123456789ab; user"),
+        # The shipped file again: its text stands for what the calibration cites.
+        (["arXiv 2506.12708 v2, Table 7"], str(PUBLISHED), "cann-table", None),
+    ],
+)
+def test_fitted_constants_cite_what_the_rows_do(
+    fitted: Fitted, tmp_path: Path, texts: list[str], path: str, source: str, reference: str | None
+) -> None:
+    rows = tuple(
+        replace(one, row=replace(one.row, source=texts[number % len(texts)]))
+        for number, one in enumerate(fitted.rows)
+    )
+    given = replace(fitted, rows=rows, measurements=path, digest="0123456789abcdef")
+    calibrate.save(given, tmp_path / "out.yaml")
+    data = yamlio.load(tmp_path / "out.yaml").data
+    assert {data["constants"][name]["source"] for name in fitted.values} == {source}
+    assert data["fit"]["file"] == f"{Path(path).name}, SHA-256 0123456789ab"
+    assert data["fit"]["sources"] == [text for text in texts if text]
+    entry = data.get("sources", {}).get("measurements")
+    assert (None if entry is None else entry["reference"]) == reference
+    read = calibration.read(tmp_path / "out.yaml", POD, KIND, PROTOCOLS.get(KIND).constants)
+    assert read.fit is not None
+    assert (read.fit.pod, read.fit.file) == (POD, data["fit"]["file"])
+    assert [one.key for one in read.sources] == ([] if entry is None else ["measurements"])
+
+
+def test_many_sources_are_counted(fitted: Fitted) -> None:
+    rows = tuple(replace(one, row=replace(one.row, source=one.row.id)) for one in fitted.rows)
+    named = replace(fitted, rows=rows).to_json()["sources"]
+    assert named == [*(one.row.id for one in fitted.rows[:12]), f"{len(rows) - 12} others"]
+
+
+def test_the_file_says_of_which_protocol_it_is(fitted: Fitted, tmp_path: Path) -> None:
+    calibrate.save(fitted, tmp_path / "out.yaml")
+    assert list(yamlio.load(tmp_path / "out.yaml").data)[:2] == ["moesim", "protocol"]
+    with pytest.raises(InputError, match="'cann-ep' where one of 'ubep'"):
+        calibration.read(tmp_path / "out.yaml", POD, "ubep", PROTOCOLS.get("ubep").constants)
+
+
+def test_a_pod_by_its_path(tmp_path: Path, factors: dict[str, float]) -> None:
+    """In the rows from the folder of their file, on the command line from anywhere."""
+    path = tmp_path / "my-pod.yaml"
+    path.write_text(resources.find("topology", POD).read_text(encoding="utf-8"), encoding="utf-8")
+    given = made_up(factors)
+    rows = tuple(replace(row, pod="my-pod.yaml") for row in given.rows)
+    other = replace(given.rows[0], id="other")
+    found = calibrate.calibrate(Measurements(str(tmp_path / "m.csv"), (*rows, other)), str(path), KIND)
+    assert (found.pod, found.start.pod, len(found.rows)) == ("my-pod", "default", len(rows))
+    with pytest.raises(InputError, match="0 rows of split calibrate"):
+        calibrate.calibrate(given, str(path), KIND)
+    by_path = calibrate.calibrate(given, str(resources.find("topology", POD)), KIND)
+    assert (by_path.pod, by_path.start.pod, len(by_path.rows)) == (POD, POD, len(given.rows))
+
+
+def test_the_report_points_out_what_the_rows_do_not_fix_and_what_went_far(fitted: Fitted) -> None:
+    document = fitted.to_json()
+    plain = "\n".join(calibrate_report(document, 100))
+    assert "+- is one standard error" in plain
+    first, second, *_ = document["constants"]
+    document["correlation"] = np.eye(len(document["constants"])).tolist()
+    document["correlation"][1][0] = document["correlation"][0][1] = -0.97
+    for one in document["constants"]:
+        one["before"] = one["value"] / 1.9
+    first["before"], second["before"] = first["value"] * 2.5, 0.0
+    lines = calibrate_report(document, 100)
+    start = lines.index("worth a look")
+    assert lines[start + 1 : lines.index("", start)] == [
+        f"  {first['name']} and {second['name']}: correlation -0.97, the rows hardly tell the two apart",
+        f"  {first['name']}: 0.4 times what it was at the start",
     ]
