@@ -317,8 +317,12 @@ def validate(path: str, figure: str | None, as_json: bool) -> int:
 
 @cli.command(short_help="Fit a calibration file to measurements.")
 @click.argument("path", metavar="FILE.csv")
-@click.option("--pod", required=True, help="Pod of the measurements.")
-@click.option("--protocol", required=True, help="Protocol whose constants are fitted.")
+@click.option("--pod", required=True, help="Pod of the measurements: a shipped name or a path.")
+@click.option(
+    "--protocol",
+    required=True,
+    help="Protocol whose constants are fitted; deepep-ll also to rows of deepep-ll-rdma.",
+)
 @click.option("-o", "--output", metavar="OUT.yaml", help="Write the calibration file.")
 @_json_option
 def calibrate(path: str, pod: str, protocol: str, output: str | None, as_json: bool) -> int:

@@ -6,10 +6,11 @@ not silently kept.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from moesim import yamlio
@@ -84,16 +85,20 @@ class Measurement:
     split: str
     source: str = ""
     notes: str = ""
-
     line: int = 0
+
 
 @dataclass(frozen=True)
 class Measurements:
-    """All rows of a file in its order, and the names of columns that moesim does not know."""
+    """All rows of a file in its order, and the names of columns that moesim does not know.
+
+    ``digest``: SHA-256 of the file, empty for a text.
+    """
 
     path: str
     rows: tuple[Measurement, ...]
     ignored: tuple[str, ...] = ()
+    digest: str = ""
 
 
 @dataclass(frozen=True)
@@ -109,7 +114,8 @@ def load(path: str | Path) -> Measurements:
     """The measurements in the CSV at ``path``; raises :class:`InputError` with every problem in it."""
     name = str(path)
     content = yamlio.read(path, LIMIT, "a CSV file")
-    return loads(yamlio.decoded(content, name, "a CSV file"), name)
+    found = loads(yamlio.decoded(content, name, "a CSV file"), name)
+    return replace(found, digest=hashlib.sha256(content).hexdigest())
 
 
 def loads(content: str, path: str = "<string>") -> Measurements:
@@ -218,13 +224,13 @@ class _Row:
             split=cell["split"],
             source=cell["source"],
             notes=cell["notes"],
+            line=self.cells[0].line,
         )
 
     def _whole(self, name: str, text: str) -> int | None:
         most = _LARGEST.get(name, _MOST_WHOLE)
         if not text:
             return None
-            line=self.cells[0].line,
         match = _DIGITS.fullmatch(text)
         if match is None or not 1 <= int(match[1]) <= most:
             self.complain(name, self._no_number(name, text), f"a whole number from 1 to {most:,}, or nothing")

@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -34,12 +35,12 @@ from moesim.moe import MoEModel
 from moesim.placement import Assignment
 from moesim.plan import IntArray, Plan
 from moesim.protocols import PROTOCOLS, Case, Protocol
-from moesim.routing import Routes, routes
 from moesim.registry import near
+from moesim.routing import Routes, routes
 from moesim.topology import Topology
 from moesim.traffic import Traffic, expected_groups
 
-_MODES: Mapping[str, dict[str, Any]] = {
+MODES: Mapping[str, dict[str, Any]] = {
     # Section "Pure RDMA" of the measurements: DeepEP's low-latency kernels before they knew NVLink.
     "deepep-ll-rdma": {"kind": "deepep-ll", "transport": "rdma"},
 }
@@ -101,9 +102,13 @@ class Asked:
 
 
 class Predictor:
-    """Predicts measurements; keeps what they share (pods, routes, constants) as long as it lives."""
+    """Predicts measurements; keeps what they share (pods, routes, constants) as long as it lives.
 
-    def __init__(self) -> None:
+    ``base``: the folder that paths of pods may be relative to, after the current one.
+    """
+
+    def __init__(self, base: Path | None = None) -> None:
+        self._base = base
         self._pods: dict[tuple[str, int], Topology] = {}
         self._routes: dict[tuple[str, int, str], Routes] = {}
         self._protocols: dict[tuple[str, str], tuple[Protocol, Calibration]] = {}
@@ -115,7 +120,7 @@ class Predictor:
     def asked(self, row: Measurement) -> Asked:
         """The row's operation on its pod; :class:`InputError` says why it cannot be modelled."""
         pod = self._pod(row.pod, row.ep)
-        protocol, costs = self._protocol(row)
+        protocol, costs = self._protocol(row, pod.name)
         protocols.check_sms(row.sms, pod.device)
         devices = ranks.place(pod, row.ep)
         missing = protocol.needs() - build.properties(pod, devices)
@@ -154,7 +159,7 @@ class Predictor:
             hosts = (
                 {} if times == 1 else {"hosts": times * int(str(self._loaded(name, 1).parameters["hosts"]))}
             )
-            self._pods[key] = fabrics.load(name, hosts)
+            self._pods[key] = fabrics.load(name, hosts, self._base)
         return self._pods[key]
 
     def _routed(self, pod: Topology, devices: IntArray, name: str, access: str) -> Routes:
@@ -163,16 +168,16 @@ class Predictor:
             self._routes[key] = routes(pod, devices, access)
         return self._routes[key]
 
-    def _protocol(self, row: Measurement) -> tuple[Protocol, Calibration]:
+    def _protocol(self, row: Measurement, pod: str) -> tuple[Protocol, Calibration]:
         mode = _mode(row)
         if mode["kind"] not in PROTOCOLS.names():
             raise _unknown("protocol", row.protocol, [*PROTOCOLS.names(), *MODES])
         spec = {**mode, **_parameters(row, mode["kind"])}
-        key = (row.pod, repr(spec))
+        key = (pod, repr(spec))
         if key not in self._protocols:
             protocol = protocols.build(spec)
             _check_formats(row, protocol)
-            self._protocols[key] = protocol, protocol.calibrate(row.pod)
+            self._protocols[key] = protocol, protocol.calibrate(pod)
         return self._protocols[key]
 
     @staticmethod

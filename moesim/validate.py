@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -78,7 +79,7 @@ def validate(measured: Measurements, progress: Progress | None = None) -> Valida
 
     ``progress(done, all, what)`` is called now and then.
     """
-    predictor = Predictor()
+    predictor = Predictor(Path(measured.path).parent)
     compared: list[Compared] = []
     unmodelled: list[tuple[Measurement, str]] = []
     for number, row in enumerate(measured.rows):

@@ -216,3 +216,22 @@ def test_the_measurements_are_not_overwritten(moesim: Moesim, some: Path) -> Non
     ran = moesim("calibrate", str(some), "--pod", "h200-hgx", "--protocol", "deepep-ll", "-o", str(some))
     assert (ran.code, ran.out) == (2, "")
     assert "also an input" in ran.err
+
+
+def test_a_fit_can_be_checked_and_used(moesim: Moesim, some: Path, tmp_path: Path) -> None:
+    fit = ("calibrate", str(some), "--pod", "h200-hgx", "--protocol", "deepep-ll", "-o", "out.yaml")
+    assert moesim(*fit).code == 0
+    ran = moesim("check", "out.yaml")
+    assert (ran.code, ran.err) == (0, "")
+    assert "calibration of deepep-ll on h200-hgx, " in ran.out
+    scenario = Path(__file__).with_name("small.yaml")
+    name = yamlio.load(scenario).data["strategies"][0]["name"]
+    use = (f"strategies.{name}.protocol=deepep-ll", f"strategies.{name}.calibration=out.yaml")
+    sets = [word for text in use for word in ("--set", text)]
+    shown = {verb: moesim(verb, str(scenario), *sets) for verb in ("run", "explain")}
+    for ran in shown.values():
+        assert (ran.code, "Traceback" in ran.err) == (0, False)
+        assert "(out.yaml)" in ran.out
+        assert "[measurements] Measurements given to moesim calibrate" in ran.out
+        assert "are those of h200-hgx, used on" in " ".join(ran.out.split())
+    assert "some.csv, SHA-256 " in " ".join(shown["explain"].out.split())

@@ -171,7 +171,7 @@ def own(tmp_path, text):
 
 def test_a_file_of_the_users_is_known_by_its_name(tmp_path):
     found = own(tmp_path, GOOD)
-    assert [cited.where for cited in found.cited][0] == "one.launch (mine.yaml)"
+    assert next(cited.where for cited in found.cited) == "one.launch (mine.yaml)"
     assert (found.pod, found.kind, found.path) == ("mine.yaml", "one", str(tmp_path / "mine.yaml"))
 
 
