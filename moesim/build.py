@@ -154,10 +154,11 @@ def build(scenario: Scenario) -> Built:
             collect.problems += _too_large(scenario, model, layers)
     if pod is not None:
         collect.problems += _lacking(scenario, pod, devices, pairs)
+        device = pod.device
         for number, (protocol, _) in enumerate(pairs):
             sms = getattr(protocol.params, "sms", None)
             at: Loc = ("strategies", number, "protocol", "sms")
-            collect.attempt(at, lambda: check_sms(sms, pod.device))  # noqa: B023
+            collect.attempt(at, lambda: check_sms(sms, device))  # noqa: B023
     collect.finish()
     assert model is not None
     assert pod is not None
