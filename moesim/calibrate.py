@@ -261,7 +261,7 @@ def save(fitted: Fitted, output: str | Path) -> None:
         )
     if fitted.start.pod != fitted.pod:
         start = f"{fitted.start.pod}/{fitted.start.kind}"
-        file = Path(fitted.measurements).name
+        file = _printable(Path(fitted.measurements).name)
         title = f"{fitted.start.kind} on {fitted.pod}, fitted by moesim calibrate to {file}."
         document.yaml_set_start_comment(f"{title}\nWhat was not fitted is that of {start}.")
     with outfile.replaced(output) as stream:
@@ -292,7 +292,7 @@ def _source(fitted: Fitted, name: str) -> str:
 
 def _sources(rows: Sequence[Compared]) -> tuple[str, ...]:
     """What the rows name as their source, each once."""
-    texts = [text for text in dict.fromkeys(one.row.source for one in rows) if text]
+    texts = [text for text in dict.fromkeys(_printable(one.row.source) for one in rows) if text]
     more = len(texts) - _MOST_SOURCES
     return (*texts[:_MOST_SOURCES], *([f"{more} others"] if more > 0 else []))
 
@@ -300,7 +300,12 @@ def _sources(rows: Sequence[Compared]) -> tuple[str, ...]:
 def _data(fitted: Fitted) -> str:
     """The file of the measurements and how to know it again."""
     digest = f", SHA-256 {fitted.digest[:12]}" if fitted.digest else ""
-    return f"{Path(fitted.measurements).name}{digest}"
+    return f"{_printable(Path(fitted.measurements).name)}{digest}"
+
+
+def _printable(text: str) -> str:
+    """``text`` on one line, of characters that a YAML file may hold."""
+    return "".join(c if c.isprintable() else " " for c in text).strip()
 
 
 def _block(fitted: Fitted) -> dict[str, object]:

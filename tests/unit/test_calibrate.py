@@ -241,6 +241,18 @@ def test_many_sources_are_counted(fitted: Fitted) -> None:
     assert named == [*(one.row.id for one in fitted.rows[:12]), f"{len(rows) - 12} others"]
 
 
+@pytest.mark.parametrize(
+    "text", ["a: b # c", "12e3", "'x' \"y\"", "{a}, [b", "é 漢字", "a\nb", "\x85c\u2028d", "\x07"]
+)
+def test_any_text_of_a_source_can_be_read_again(fitted: Fitted, tmp_path: Path, text: str) -> None:
+    rows = tuple(replace(one, row=replace(one.row, source=text)) for one in fitted.rows)
+    calibrate.save(replace(fitted, rows=rows, measurements=f"{text}.csv"), tmp_path / "out.yaml")
+    read = calibration.read(tmp_path / "out.yaml", POD, KIND, PROTOCOLS.get(KIND).constants)
+    shown = "".join(c if c.isprintable() else " " for c in text).strip()
+    assert read.fit is not None
+    assert read.fit.sources == ((shown,) if shown else ())
+
+
 def test_the_file_says_of_which_protocol_it_is(fitted: Fitted, tmp_path: Path) -> None:
     calibrate.save(fitted, tmp_path / "out.yaml")
     assert list(yamlio.load(tmp_path / "out.yaml").data)[:2] == ["moesim", "protocol"]
