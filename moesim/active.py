@@ -21,8 +21,9 @@ class Active:
 
     ``path``, ``taken`` (H, A), in shares of the capacity, which is 1; ``left`` (A,) [B]; ``capacity`` and
     ``level`` (n+1,); ``resources`` (n,): their numbers in the fabric. ``before``: the levels of the last step, which
-    took ``before_span`` seconds. Flows that have ended stay in the arrays for a while; only those that are ``here``
-    (A,) are under way. Others have nothing left, or, with an ``exact`` solver, infinitely much.
+    took ``before_span`` seconds; ``uneven``: whether rates are too far apart for an ``exact`` solver. Flows that have
+    ended stay in the arrays for a while; only those that are ``here`` (A,) are under way. Others have nothing left,
+    or, with an ``exact`` solver, infinitely much.
     """
 
     flows: IntArray
@@ -44,6 +45,7 @@ class Active:
         self.oldest, self.scale = np.inf, np.inf
         self.exact: LowRank | None = None
         self.gone = np.zeros(0, dtype=np.int64)
+        self.uneven = False
 
     @staticmethod
     def none(nodes: int) -> Active:

@@ -31,6 +31,8 @@ Row = tuple[IntArray, IntArray, FloatArray]
 
 # Larger files are refused before anything is read; 40 million flows with four resources each fit.
 MOST_BYTES = 2_000_000_000
+# Beyond these nothing is a size, a capacity or a time; between them nothing overflows.
+LEAST, MOST = 1e-30, 1e30
 KNOWN = ("src", "dst", "bytes", "start", "messages", "path", "cap")
 
 
@@ -244,14 +246,17 @@ class _Check:
     def amounts(
         self, name: str, array: NDArray[Any] | None, length: int | None, positive: bool = False
     ) -> FloatArray | None:
-        """Finite numbers >= 0 (> 0 if ``positive``) of shape (length,)."""
+        """Numbers between `LEAST` and `MOST`, or 0 unless ``positive``, of shape (length,)."""
         if array is None or not self._shape(name, array, length):
             return None
-        values = array.astype(np.float64)
-        bad = ~np.isfinite(values) | (values < 0) | (positive & (values == 0))
+        with np.errstate(over="ignore"):  # of what is wider than a double
+            values = array.astype(np.float64)
+        good = (values >= LEAST) & (values <= MOST)
+        bad = ~(good if positive else good | (values == 0))
         if bad.any():
             at = int(np.flatnonzero(bad)[0])
-            self.problem(name, f"[{at}] is {array[at]}", f"finite and {'> 0' if positive else '>= 0'}")
+            legal = f"from {LEAST:g} to {MOST:g}"
+            self.problem(name, f"[{at}] is {array[at]}", legal if positive else f"0, or {legal}")
             return None
         return values
 

@@ -26,6 +26,9 @@ FALL = 0.5
 LEVEL = 1e-3
 # How much coarser a second run is, which tells how far errors spread.
 COARSE = 4.0
+# Updates of an inverse leave errors as large as rounding of the fastest rate: where the slowest is smaller than that
+# by more than this factor, each step is solved anew.
+SPREAD = 1e4
 # Its multiples fall evenly into [0, 1).
 GOLDEN = 0.6180339887498949
 # When fewer of the flows in the arrays than this share are alive, the others leave the arrays; when fewer than that
@@ -308,7 +311,7 @@ class Fluid:
     def _step(self) -> None:
         """Exact rates now."""
         active = self._active
-        if len(active.capacity) > LARGEST:
+        if len(active.capacity) > LARGEST or active.uneven:
             active.compact()
             self.solves += 1
             self._share(None, accuracy=1e-12)
@@ -325,6 +328,12 @@ class Fluid:
             self.passes += active.exact.passes - before
         active.gone = np.zeros(0, dtype=np.int64)
         active.rate = active.exact.rate
+        rate = active.rate[active.here]
+        if rate.max() > SPREAD * rate.min():
+            self._rebuild(self._waiting[:0])
+            self._active.uneven = True
+            self._step()
+            return
         self.solves += 1
 
     def _cut(self, done: IntArray, span: float) -> None:

@@ -33,6 +33,9 @@ ACCESSES = ("store", "bulk", "write", "read", "rdma")
 FAULTS = ("link", "chip", "nic", "rank", "plane")
 """What a fault can hit."""
 
+LEAST_LEFT = 1e-6
+"""Of a part that is not gone at least this share of its capacity is left."""
+
 
 class Tier(IntEnum):
     """How far two ranks are from each other; the first that holds."""
@@ -214,8 +217,9 @@ class Topology:
         kind, target = kinds[0], fault[kinds[0]]
         left = fault.get("capacity", 0.0)
         share = left if isinstance(left, float) else units.parse(left, "share")  # type: ignore[arg-type]
-        if not 0 <= share <= 1:
-            raise InputError(Problem(f"a fault cannot leave {share:.0%} of the capacity", legal="0%..100%"))
+        if share != 0 and not LEAST_LEFT <= share <= 1:
+            legal = f"0%, or {LEAST_LEFT * 100:g}% to 100%"
+            raise InputError(Problem(f"a fault cannot leave {share * 100:g}% of the capacity", legal=legal))
         words = f"{kind} {target} " + (f"at {share:.4g} of its capacity" if share else "removed")
         if kind == "link":
             return self._duplex(target), share, words

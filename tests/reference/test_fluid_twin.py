@@ -57,6 +57,20 @@ def test_every_finish_equals_the_twin_in_fractions(seed: int, scales: list[Fract
         np.testing.assert_allclose(_engine(case).finish, expected, rtol=1e-9, atol=0)
 
 
+@pytest.mark.parametrize("seed", [804, 839, 870])
+def test_rates_that_are_decades_apart_are_exact(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Capacities over 25 decades. Updates of an inverse alone would lose the slow flows in rounding of the fast."""
+    rng = np.random.default_rng(seed)
+    path = rng.integers(0, 6, (25, 2))
+    capacity, size = 10 ** rng.uniform(-25, 0, 6), 10 ** rng.uniform(0, 6, 25)
+    rows = [{int(r): Fraction(int((row == r).sum())) for r in row} for row in path]
+    case = rows, [Fraction(c) for c in capacity], [Fraction(s) for s in size], [Fraction(0)] * 25
+    expected = [float(t) for t in maxmin_twin.finish_times(*case)]
+    np.testing.assert_allclose(_engine(case).finish, expected, rtol=1e-13, atol=0)
+    monkeypatch.setattr("moesim.fluid.SPREAD", np.inf)
+    assert (np.abs(_engine(case).finish / expected - 1) > 1e-9).any()
+
+
 @pytest.mark.parametrize(
     "limits", [{}, {"AGE": 0}, {"CELLS": 0}, {"CELLS": 0, "SWEEPS": 1}, {"MOST_PASSES": 1}]
 )
