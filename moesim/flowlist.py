@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from moesim import outfile
 from moesim.errors import InputError, Problem
 from moesim.network import finish_times
+from moesim.units import LEAST, MOST
 
 if TYPE_CHECKING:
     from moesim.routing import Routes
@@ -31,8 +32,6 @@ Row = tuple[IntArray, IntArray, FloatArray]
 
 # Larger files are refused before anything is read; 40 million flows with four resources each fit.
 MOST_BYTES = 2_000_000_000
-# Beyond these nothing is a size, a capacity or a time; between them nothing overflows.
-LEAST, MOST = 1e-30, 1e30
 KNOWN = ("src", "dst", "bytes", "start", "messages", "path", "cap")
 
 
@@ -246,7 +245,7 @@ class _Check:
     def amounts(
         self, name: str, array: NDArray[Any] | None, length: int | None, positive: bool = False
     ) -> FloatArray | None:
-        """Numbers between `LEAST` and `MOST`, or 0 unless ``positive``, of shape (length,)."""
+        """Numbers between `moesim.units.LEAST` and `MOST`, or 0 unless ``positive``, of shape (length,)."""
         if array is None or not self._shape(name, array, length):
             return None
         with np.errstate(over="ignore"):  # of what is wider than a double

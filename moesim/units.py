@@ -78,6 +78,9 @@ _NUMBER = r"\d+(?:\.\d*)?(?:[eE][+-]?\d{1,3})?|\.\d+(?:[eE][+-]?\d{1,3})?"
 _QUANTITY = re.compile(rf"\s*([+-]?)({_NUMBER})\s*(.*?)\s*", re.DOTALL)
 _LONGEST = 64
 
+LEAST, MOST = 1e-30, 1e30
+"""Beyond these, in SI units, nothing is an amount; between them nothing that is worked out overflows."""
+
 
 def legal_units(dimension: str) -> str:
     """The ``legal`` text of an error: the units of ``dimension`` and an example."""
@@ -109,10 +112,12 @@ def parse(text: str | float, dimension: str) -> float:
     sign, number, unit = match.groups()
     if unit not in units:
         raise _refuse(_wrong_unit(shown, unit, dimension), dimension)
-    try:
-        value = float(Fraction(number) * units[unit])
-    except OverflowError:
-        raise _refuse(f"{shown!r} is too large", dimension) from None
+    exact = Fraction(number) * units[unit]
+    if exact and not LEAST <= exact <= MOST:
+        base = next(name for name, size in units.items() if size == 1)
+        legal = f"0, or from {LEAST:g}{base} to {MOST:g}{base}"
+        raise InputError(Problem(f"{shown!r} is too {'large' if exact > 1 else 'small'}", legal=legal))
+    value = float(exact)
     if sign == "-" and value != 0.0:
         raise _refuse(f"{shown!r} is negative", dimension)
     if unit == "" and value not in _BARE.get(dimension, (value,)):
