@@ -371,12 +371,18 @@ def finish_times(
     """
     path, taken = columns(np.asarray(indptr), np.asarray(index), np.asarray(weight), len(capacity))
     size, start = np.asarray(size, dtype=np.float64), np.asarray(start, dtype=np.float64)
+    # Sums are rounded in the order of the flows, and where a choice is close a merged step is made otherwise: what
+    # order the caller has them in must not show.
+    order = np.lexsort((*taken, start, size, *path))
+    path, taken, size, start = path[:, order], taken[:, order], size[order], start[order]
     fluid = _through(np.asarray(capacity), path, taken, size, start, tolerance)
     estimate = fluid.error_estimate
     if estimate and np.ptp(start):
         coarse = _through(np.asarray(capacity), path, taken, size, start, min(COARSE * tolerance, 0.5))
         estimate = max(estimate, float(np.abs(coarse.finish - fluid.finish).max()))
-    return FluidResult(fluid.finish, fluid.solves, fluid.passes, estimate)
+    finish = np.empty(len(size))
+    finish[order] = fluid.finish
+    return FluidResult(finish, fluid.solves, fluid.passes, estimate)
 
 
 def _through(
