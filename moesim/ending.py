@@ -6,11 +6,16 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 
 import click
 
 from moesim.errors import InputError, InvariantError, MoesimError
+from moesim.outfile import SIGNALS
+
+PATIENCE = 2.0
+"""Seconds in which a second signal to stop adds nothing to the first."""
 
 
 def complain(error: MoesimError) -> None:
@@ -21,20 +26,28 @@ def complain(error: MoesimError) -> None:
 
 @contextlib.contextmanager
 def stopped_gently() -> Iterator[None]:
-    """SIGTERM and SIGHUP end a command as Ctrl-C does, so that half-written files are cleared away."""
+    """SIGTERM and SIGHUP end a command as Ctrl-C does, so that half-written files are cleared away.
 
-    def stop(number: int, _: object) -> None:
-        signal.signal(number, signal.SIG_IGN)  # a second one must not disturb the clearing away
-        raise KeyboardInterrupt
+    Once one has, others do nothing until the process ends: they must not disturb the clearing away. Only after
+    `PATIENCE` may another try, in case the first was lost.
+    """
+    first: list[float] = []
 
-    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    def stop(_number: int, _frame: object) -> None:
+        if not first or time.monotonic() > first[-1] + PATIENCE:
+            first.append(time.monotonic())
+            raise KeyboardInterrupt
+
+    numbers = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
     ours = threading.current_thread() is threading.main_thread()
-    old = {n: signal.signal(n, stop) for n in numbers if ours and signal.getsignal(n) == signal.SIG_DFL}
+    usual = (signal.SIG_DFL, signal.default_int_handler)
+    old = {n: signal.signal(n, stop) for n in numbers if ours and signal.getsignal(n) in usual}
     try:
         yield
     finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
+        if not first:
+            for number, handler in old.items():
+                signal.signal(number, handler)
 
 
 def failed(error: Exception) -> int:

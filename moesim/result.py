@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import platform
-import tempfile
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from moesim import jsonio, requirement, resources, summary, tables
+from moesim import jsonio, outfile, requirement, resources, summary, tables
 from moesim.errors import InputError, MoesimError, Problem
 from moesim.outcome import StrategyOutcome, cited_json, plain_data, same
 from moesim.sources import Cited, Grade, Source, bibliography
@@ -247,19 +247,23 @@ def ready(folder: str | Path) -> Path:
 @contextlib.contextmanager
 def _beside(target: Path) -> Iterator[Path]:
     """A fresh folder that takes the place of ``target`` if the block ends well, and vanishes if not."""
-    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as scratch:
-        fresh, old = Path(scratch, "new"), Path(scratch, "old")
-        fresh.mkdir()
+    scratch = outfile.beside(target)
+    fresh, old = scratch / "new", scratch / "old"
+    try:
+        fresh.mkdir(parents=True)
         yield fresh
-        if not target.exists():
-            fresh.rename(target)
-            return
-        target.rename(old)
-        try:
-            fresh.rename(target)
-        except BaseException:
-            old.rename(target)
-            raise
+        with outfile.undisturbed():
+            if target.exists():
+                target.rename(old)
+            try:
+                fresh.rename(target)
+            except OSError:
+                if old.exists():
+                    old.rename(target)
+                raise
+    finally:
+        with outfile.undisturbed():
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _outcome(item: Mapping[str, Any], parts: Mapping[str, list[dict[str, Any]]]) -> StrategyOutcome:

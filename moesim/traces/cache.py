@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -16,6 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from moesim import outfile
+from moesim.errors import InputError
 from moesim.traces.source import Batch
 from moesim.traces.trace import Trace
 
@@ -101,17 +102,10 @@ def save(name: str, trace: Trace) -> None:
     arrays = {name: getattr(trace, name) for name in _ARRAYS}
     facts: dict[str, Any] = {key: getattr(trace, key) for key in ("experts", "phase", "origin", "notes")}
     facts["digest"] = _digest(name, facts, arrays)
-    with suppress(OSError, RuntimeError):  # RuntimeError: there is no home folder
+    with suppress(OSError, RuntimeError, InputError):  # RuntimeError: there is no home folder
         folder().mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=folder(), suffix=".part")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                np.savez(file, facts=np.array(json.dumps(facts)), **arrays)
-            os.replace(temporary, folder() / f"{name}.npz")
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(temporary)
-            raise
+        with outfile.replaced(folder() / f"{name}.npz") as file:
+            np.savez(file, facts=np.array(json.dumps(facts)), **arrays)
         _prune()
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from moesim import progress, simulate
@@ -37,6 +38,59 @@ def test_a_signal_while_files_are_written_leaves_nothing(tmp_path: Path, number:
     ran = subprocess.run(call, cwd=tmp_path, env=ENV, capture_output=True, text=True, timeout=60)
     assert (ran.returncode, ran.stdout, ran.stderr.strip()) == (130, "", "moesim: interrupted")
     assert list(tmp_path.iterdir()) == []
+
+
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+TWICE = [(first, second) for first in SIGNALS for second in SIGNALS[:2]]
+
+
+@pytest.mark.parametrize("numbers", TWICE)
+@pytest.mark.parametrize("verb", ["run", "flows"])
+def test_signals_that_follow_the_first_disturb_nothing(
+    tmp_path: Path, numbers: tuple[signal.Signals, ...], verb: str
+) -> None:
+    """Two at once while files are written, two more while they are cleared away, two as the process ends."""
+    np.savez(tmp_path / "f.npz", bytes=np.ones(2), path=np.zeros((2, 1), dtype=int), cap=np.ones(1))
+    both = " ".join(f"os.kill(os.getpid(), {int(number)});" for number in numbers)
+    code = f"""
+import atexit, os, pathlib, shutil, numpy
+import moesim.tables
+def kill(*_, **__):
+    {both}
+def first(function):
+    def called(*given, **named):
+        kill()
+        return function(*given, **named)
+    return called
+moesim.tables.write = numpy.savez_compressed = kill
+shutil.rmtree, pathlib.Path.unlink = first(shutil.rmtree), first(pathlib.Path.unlink)
+atexit.register(kill)
+"""
+    run = ("run", SMALL, "--fidelity", "bound", "--out", "x")
+    arguments = run if verb == "run" else ("flows", "f.npz", "-o", "x.npz")
+    call = [sys.executable, "-c", code + MAIN, *arguments]
+    ran = subprocess.run(call, cwd=tmp_path, env=ENV, capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stdout, ran.stderr.strip()) == (130, "", "moesim: interrupted")
+    assert [path.name for path in tmp_path.iterdir()] == ["f.npz"]
+
+
+def test_files_that_are_put_in_place_are_not_disturbed(tmp_path: Path) -> None:
+    """A signal between the two renames of a folder that is replaced waits for the second."""
+    code = """
+import os, pathlib, signal
+rename = pathlib.Path.rename
+def renamed(*given):
+    os.kill(os.getpid(), signal.SIGTERM)
+    return rename(*given)
+pathlib.Path.rename = renamed
+"""
+    call = ["run", SMALL, "--fidelity", "bound", "--out", "x"]
+    for patch, wanted in (("", 0), (code, 130)):
+        ran = subprocess.run([sys.executable, "-c", patch + MAIN, *call], cwd=tmp_path, env=ENV,
+                             capture_output=True, text=True, timeout=60)  # fmt: skip
+        assert ran.returncode == wanted, ran.stderr
+        assert [path.name for path in tmp_path.iterdir()] == ["x"]
+        assert (tmp_path / "x" / "result.json").is_file()
 
 
 def test_a_closed_stream_is_no_bug() -> None:
