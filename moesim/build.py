@@ -128,6 +128,12 @@ class _Collector:
             raise InputError(in_order(self.problems))
 
 
+def check_type(scenario: object) -> None:
+    """Raise :class:`TypeError` for what is no scenario."""
+    if not isinstance(scenario, ScenarioKeys):
+        raise TypeError(f"a Scenario is built, as moesim.load gives it, not a {type(scenario).__name__}")
+
+
 def build(scenario: Scenario) -> Built:
     """Load what ``scenario`` names and check that it fits together.
 
@@ -136,8 +142,7 @@ def build(scenario: Scenario) -> Built:
     """
     from moesim import fabrics
 
-    if not isinstance(scenario, ScenarioKeys):
-        raise TypeError(f"a Scenario is built, as moesim.load gives it, not a {type(scenario).__name__}")
+    check_type(scenario)
     collect = _Collector(scenario.document)
     model = collect.attempt(("model",), lambda: moe.load(scenario.model))
     within = (scenario.document, ("topology",))

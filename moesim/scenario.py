@@ -109,15 +109,18 @@ def from_mapping(data: Mapping[str, Any], path: str = "<scenario>") -> Scenario:
     return _checked(Document(_written(data, ""), path, {}, {}), ())
 
 
-def _written(value: Any, where: str) -> Any:
+def _written(value: Any, where: str, depth: int = 0) -> Any:
     """What a notebook holds (numpy numbers and arrays, paths, tuples) as what a file would hold."""
+    if depth > yamlio.MAX_DEPTH:
+        start = ".".join(where.split(".")[:3])
+        raise InputError(f"{start}: nested more than {yamlio.MAX_DEPTH} deep")
     if isinstance(value, Mapping):
         keys = [key for key in value if not isinstance(key, str)]
         if keys:
             raise TypeError(f"{where or 'a scenario'}: a key is text, not {keys[0]!r}")
-        return {key: _written(item, f"{where}.{key}".lstrip(".")) for key, item in value.items()}
+        return {key: _written(item, f"{where}.{key}".lstrip("."), depth + 1) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_written(item, f"{where}.{number}") for number, item in enumerate(value)]
+        return [_written(item, f"{where}.{number}", depth + 1) for number, item in enumerate(value)]
     if hasattr(value, "tolist"):
         return _written(value.tolist(), where)
     if value is None or isinstance(value, (str, int, float)):

@@ -10,7 +10,7 @@ import numpy as np
 
 from moesim import __version__, bounds, execution, fabrics, resources, strategy, timing, traffic, units
 from moesim.balancers import BALANCERS, Balancer, Context, static_assignment
-from moesim.build import Built, build
+from moesim.build import Built, build, check_type
 from moesim.contention import Resources, demand
 from moesim.placement import Assignment, Placement
 from moesim.plan import FloatArray, FlowSet, IntArray, Local, Transfer
@@ -62,6 +62,7 @@ def run(scenario: Scenario, progress: Progress | None = None) -> Result:
 
 def bound(scenario: Scenario, progress: Progress | None = None) -> Result:
     """The same in closed form, whatever the scenario's own fidelity."""
+    check_type(scenario)
     return run(scenario.edited(["fidelity=bound"]), progress)
 
 

@@ -316,6 +316,17 @@ def test_what_is_no_plain_data_is_said(data: Any, said: str) -> None:
         scenario.from_mapping(data)
 
 
+def test_plain_data_that_is_nested_too_deep_is_refused() -> None:
+    deep: list[Any] = []
+    for _ in range(5000):
+        deep = [deep]
+    endless: dict[str, Any] = {}
+    endless["model"] = endless
+    for data in ({"model": deep}, endless):
+        with pytest.raises(InputError, match="model.*: nested more than 50 deep"):
+            scenario.from_mapping(data)
+
+
 @pytest.mark.parametrize("sets", [[3], "ranks.ep=8", [b"seed=1"]])
 def test_overrides_are_a_list_of_texts(tmp_path: Path, sets: Any) -> None:
     with pytest.raises(TypeError, match="a list of texts"):

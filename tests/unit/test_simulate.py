@@ -224,3 +224,9 @@ def test_edges(run, sets):
 def test_a_fault_slows_what_crosses_it(run):
     hit = run("faults=[{rank: 3, capacity: 10%}]")
     assert critical(hit)[0] > critical(run())[0]
+
+
+@pytest.mark.parametrize("call", [simulate.run, simulate.bound])
+def test_only_a_scenario_is_simulated(call):
+    with pytest.raises(TypeError, match="as moesim.load gives it, not a int"):
+        call(3)
