@@ -232,9 +232,19 @@ def _with_faults(
 ) -> list[Topology]:
     """``pod``, and what each fault in turn leaves of it."""
     pods = [pod]
+    first: dict[tuple[str, bytes], int] = {}
+
+    def struck(number: int, fault: Mapping[str, object]) -> Topology:
+        part = pod.part(fault, devices)
+        earlier = first.setdefault(part, number)
+        if earlier != number:
+            message = f"this {part[0]} has a fault already, faults.{earlier}"
+            raise InputError(Problem(message, legal="one fault for each part"))
+        return pods[-1].with_faults([fault], devices)
+
     for number, fault in enumerate(scenario.faults):
         # One at a time, so that each has its place.
-        changed = collect.attempt(("faults", number), lambda: pods[-1].with_faults([fault.spec()], devices))  # noqa: B023
+        changed = collect.attempt(("faults", number), lambda: struck(number, fault.spec()))  # noqa: B023
         pods.append(changed or pods[-1])
     return pods
 

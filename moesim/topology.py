@@ -210,21 +210,35 @@ class Topology:
         self, fault: Mapping[str, object], devices: IntArray | None
     ) -> tuple[NDArray[np.bool_], float, str]:
         """Links (L,) that a fault touches, the share of capacity left, the fault in words."""
-        kinds = [key for key in fault if key != "capacity"]
-        if len(kinds) != 1 or kinds[0] not in FAULTS:
-            legal = f"{{one of {', '.join(FAULTS)}: name or number, capacity: 0%..100%}}"
-            raise InputError(Problem(f"not a fault: {dict(fault)}", legal=legal))
-        kind, target = kinds[0], fault[kinds[0]]
+        kind, target = self._target(fault)
         left = fault.get("capacity", 0.0)
         share = left if isinstance(left, float) else units.parse(left, "share")  # type: ignore[arg-type]
         if share != 0 and not LEAST_LEFT <= share <= 1:
             legal = f"0%, or {LEAST_LEFT * 100:g}% to 100%"
             raise InputError(Problem(f"a fault cannot leave {share * 100:g}% of the capacity", legal=legal))
         words = f"{kind} {target} " + (f"at {share:.4g} of its capacity" if share else "removed")
-        if kind == "link":
-            return self._duplex(target), share, words
-        vertices = self._members(kind, target, devices)
-        return vertices[self.link_src] | vertices[self.link_dst], share, words
+        mask = self._mask(kind, target, devices)
+        if kind != "link":
+            mask = mask[self.link_src] | mask[self.link_dst]
+        return mask, share, words
+
+    def part(self, fault: Mapping[str, object], devices: IntArray | None = None) -> tuple[str, bytes]:
+        """What ``fault`` names, whatever it calls it: two faults of one part give the same."""
+        kind, target = self._target(fault)
+        return kind, self._mask(kind, target, devices).tobytes()
+
+    @staticmethod
+    def _target(fault: Mapping[str, object]) -> tuple[str, object]:
+        """The kind of part and which one."""
+        kinds = [key for key in fault if key != "capacity"]
+        if len(kinds) != 1 or kinds[0] not in FAULTS:
+            legal = f"{{one of {', '.join(FAULTS)}: name or number, capacity: 0%..100%}}"
+            raise InputError(Problem(f"not a fault: {dict(fault)}", legal=legal))
+        return kinds[0], fault[kinds[0]]
+
+    def _mask(self, kind: str, target: object, devices: IntArray | None) -> NDArray[np.bool_]:
+        """Links (L,) of a link, vertices (V,) of any other part."""
+        return self._duplex(target) if kind == "link" else self._members(kind, target, devices)
 
     def _duplex(self, target: object) -> NDArray[np.bool_]:
         """(L,) mask of both directions of the link(s) "a--b", or of duplex link number ``target``."""

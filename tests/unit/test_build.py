@@ -132,6 +132,19 @@ def test_inputs_without_effect_are_named(tmp_path: Path) -> None:
     assert "multicast" in one.warnings[1]
 
 
+@pytest.mark.parametrize(
+    ("once", "again"),
+    [("rank: 3", "rank: 3"), ("chip: 0", "chip: switch"), ("link: 0", "link: switch--d0")],
+)
+def test_a_part_has_one_fault(tmp_path: Path, once: str, again: str) -> None:
+    good = f"faults: [{{{once}, capacity: 50%}}, {{rank: 2, capacity: 50%}}]"
+    assert len(built(tmp_path, ("seed: 0", good)).topology.faults) == 2
+    twice = f"faults: [{{{once}, capacity: 50%}}, {{{again}, capacity: 60%}}]"
+    (problem,) = refused(tmp_path, ("seed: 0", twice))
+    assert "has a fault already, faults.0" in problem.message
+    assert (problem.line, problem.column) == (11, twice.rindex("{") + 1)
+
+
 def test_stores_to_every_rank_end_with_the_scale_up_domain(tmp_path: Path) -> None:
     edits = [("protocol: nccl-alltoall", "protocol: trtllm-onesided")]
     assert len(built(tmp_path, *edits).strategies) == 2
