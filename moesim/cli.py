@@ -15,6 +15,7 @@ import click
 
 from moesim import ending
 from moesim.errors import InputError
+from moesim.layout import printable
 from moesim.progress import Progress
 
 if TYPE_CHECKING:
@@ -123,11 +124,11 @@ def run(
     if out is not None:
         result.ready(out)
     for text in result.changed_inputs(loaded.document.path):
-        click.echo(f"moesim: {text}", err=True)
+        ending.say(text)
     with Progress() as advance:
         found = simulate.run(loaded, progress=advance)
     if out is not None:
-        click.echo(f"written to {found.save(out)}", err=True)
+        click.echo(printable(f"written to {found.save(out)}"), err=True)
     if as_json:
         _print_json(found.to_json())
     else:
@@ -136,7 +137,7 @@ def run(
         _print(run_report(found.to_json(), _width()))
     refusals = found.refusals()
     for text in refusals:
-        click.echo(f"moesim: no: {text}", err=True)
+        ending.say(f"no: {text}")
     return 1 if refusals else 0
 
 
@@ -222,12 +223,12 @@ def compare(a: str, b: str, fail_above: str | None, as_json: bool) -> int:
     if limit is None:
         return 0
     for name in found.only_a:
-        click.echo(f"moesim: no: {name} is missing from {b}", err=True)
+        ending.say(f"no: {name} is missing from {b}")
     worse = found.worse(limit)
     if worse:
         most = max(worse, key=lambda row: row.ratio)
         where = f"{most.strategy} {most.metric} {most.statistic} {most.ratio:.4f}"
-        click.echo(f"moesim: no: {len(worse)} metrics are above {fail_above}, most {where}", err=True)
+        ending.say(f"no: {len(worse)} metrics are above {fail_above}, most {where}")
     return 1 if worse or found.only_a else 0
 
 
@@ -254,7 +255,7 @@ def flows(flows: str, topology: str | None, tolerance: str, output: str | None, 
     if output is not None:
         flowlist.save(output, found)
     if found.ignored:
-        click.echo(f"moesim: has no effect: {', '.join(found.ignored)}", err=True)
+        ending.say(f"has no effect: {', '.join(found.ignored)}")
     if as_json:
         _print_json(
             {
@@ -302,7 +303,7 @@ def validate(path: str, figure: str | None, as_json: bool) -> int:
         found = validating.validate(measured, progress=advance).to_json()
     if figure is not None and found["rows"]:
         figures.save_accuracy(found, figure)
-        click.echo(f"written to {figure}", err=True)
+        click.echo(printable(f"written to {figure}"), err=True)
     if as_json:
         _print_json(found)
     else:
@@ -310,7 +311,7 @@ def validate(path: str, figure: str | None, as_json: bool) -> int:
 
         _print(validate_report(found, _width()))
     if not found["rows"]:
-        click.echo(f"moesim: no: none of the {len(measured.rows)} rows can be modelled", err=True)
+        ending.say(f"no: none of the {len(measured.rows)} rows can be modelled")
         return 1
     return 0
 
@@ -337,7 +338,7 @@ def calibrate(path: str, pod: str, protocol: str, output: str | None, as_json: b
         found = calibrating.calibrate(measured, pod, protocol, progress=advance)
     if output is not None:
         calibrating.save(found, output)
-        click.echo(f"written to {output}", err=True)
+        click.echo(printable(f"written to {output}"), err=True)
     if as_json:
         _print_json(found.to_json())
     else:
@@ -352,7 +353,7 @@ def _measured(path: str) -> Measurements:
 
     found = measurements.load(resources.find("measurements", path))
     if found.ignored:
-        click.echo(f"moesim: columns that have no effect: {', '.join(found.ignored)}", err=True)
+        ending.say(f"columns that have no effect: {', '.join(found.ignored)}")
     return found
 
 
@@ -384,7 +385,7 @@ def _width() -> int:
 def _print(lines: Sequence[str]) -> None:
     """Text for people; section titles are bold on a terminal that may have colours."""
     styled = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    for line in lines:
+    for line in map(printable, lines):
         title = styled and line[:1].strip() != ""
         click.echo(click.style(line, bold=True) if title else line)
 
@@ -400,7 +401,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     if sys.stdout is None:
-        click.echo("moesim: standard output is closed, there is nowhere to put an answer", err=True)
+        ending.say("standard output is closed, there is nowhere to put an answer")
         sys.exit(InputError.exit_code)
     try:
         with ending.stopped_gently():
@@ -412,7 +413,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         error.show()
         code = error.exit_code
     except (KeyboardInterrupt, click.Abort):
-        click.echo("moesim: interrupted", err=True)
+        ending.say("interrupted")
         code = INTERRUPTED
     except (_PipeClosed, BrokenPipeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # nobody reads: keep the flush at exit silent

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import click
 
 from moesim.errors import InputError, InvariantError, MoesimError
+from moesim.layout import printable
 from moesim.outfile import SIGNALS
 
 PATIENCE = 2.0
@@ -19,9 +20,15 @@ PATIENCE = 2.0
 
 
 def complain(error: MoesimError) -> None:
-    """Print every problem of ``error`` on stderr."""
-    for problem in error.problems if isinstance(error, InputError) else (error,):
-        click.echo(f"moesim: {'no: ' if error.exit_code == 1 else ''}{problem}", err=True)
+    """Print the problems of ``error`` on stderr."""
+    for text in error.told() if isinstance(error, InputError) else [str(error)]:
+        say(f"{'no: ' if error.exit_code == 1 else ''}{text}")
+
+
+def say(text: str) -> None:
+    """Print ``text`` on stderr, as moesim's."""
+    for line in f"moesim: {text}".split("\n"):
+        click.echo(printable(line), err=True)
 
 
 @contextlib.contextmanager
@@ -61,15 +68,15 @@ def failed(error: Exception) -> int:
         return error.exit_code
     if isinstance(error, OSError):
         place = f"{error.filename}: " if error.filename else ""
-        click.echo(f"moesim: {place}{error.strerror or error}", err=True)
+        say(f"{place}{error.strerror or error}")
         return InputError.exit_code
     if isinstance(error, MemoryError):
-        click.echo("moesim: out of memory: fewer steps, layers, tokens or ranks take less", err=True)
+        say("out of memory: fewer steps, layers, tokens or ranks take less")
         return InputError.exit_code
     if isinstance(error, UnicodeEncodeError):
         name = error.object[max(0, error.start - 40) : error.end].encode("utf-8", "backslashreplace").decode()
-        click.echo(f"moesim: the name of a file or folder is not UTF-8 text: ...{name}", err=True)
+        say(f"the name of a file or folder is not UTF-8 text: ...{name}")
         return InputError.exit_code
     what = " ".join(f"{type(error).__name__}: {error}".split())
-    click.echo(f"moesim: a bug of moesim, please report it with the command and its files: {what}", err=True)
+    say(f"a bug of moesim, please report it with the command and its files: {what}")
     return InvariantError.exit_code

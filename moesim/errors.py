@@ -17,6 +17,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 
+MOST_TOLD = 50
+"""Problems that the text of an error holds."""
+
+
 @dataclass(frozen=True)
 class Problem:
     """One thing that is wrong with an input, and where.
@@ -49,7 +53,7 @@ class MoesimError(Exception):
 
 
 class InputError(MoesimError):
-    """The input cannot be used. Raised by every loader; carries all problems found, not the first."""
+    """The input cannot be used. Raised by every loader; carries all problems found, its text the first of them."""
 
     exit_code = 2
 
@@ -57,7 +61,13 @@ class InputError(MoesimError):
         if isinstance(problems, str):
             problems = Problem(problems)
         self.problems: tuple[Problem, ...] = (problems,) if isinstance(problems, Problem) else tuple(problems)
-        super().__init__("\n".join(str(problem) for problem in self.problems))
+        super().__init__("\n".join(self.told()))
+
+    def told(self) -> list[str]:
+        """The problems as text, :data:`MOST_TOLD` of them and then how many more there are."""
+        texts = [str(problem) for problem in self.problems[:MOST_TOLD]]
+        more = len(self.problems) - len(texts)
+        return [*texts, f"and {more:,} more problems"] if more else texts
 
 
 class InvariantError(MoesimError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from unicodedata import category
 
 INDENT = "  "
 GAP = "  "
@@ -42,6 +43,19 @@ def percent(share: float | None) -> str:
         return "-"
     value = share * 100
     return f"{value:.0f}%" if value >= 9.95 or value == 0 else f"{value:.1f}%"
+
+
+def printable(text: str) -> str:
+    """``text`` with control characters and what else cannot be seen as escapes, so that none reaches a terminal.
+
+    >>> printable("a\\x1b[31m")
+    'a\\\\x1b[31m'
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() or category(c) == "Zs" else c.encode("unicode_escape").decode() for c in text
+    )
 
 
 def wrapped(text: str, width: int, first: str = INDENT, rest: str | None = None) -> list[str]:

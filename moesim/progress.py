@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from moesim.layout import printable
+
 EVERY = 10.0
 """Seconds between two lines where stderr is no terminal; what takes less long says nothing."""
 
@@ -32,6 +34,7 @@ class Progress:
         return self._advance
 
     def _advance(self, done: int, total: int, what: str) -> None:
+        what = printable(what)
         self._state = (done, total, what)
         if self._bar is not None:
             self._bar.update(self._task, completed=done, total=total, description=what)
@@ -56,5 +59,5 @@ def _bar() -> Any:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     return Progress(*columns, console=Console(stderr=True), transient=True)

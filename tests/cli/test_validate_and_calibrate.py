@@ -99,6 +99,30 @@ def test_a_file_of_which_nothing_can_be_modelled_is_a_no(moesim: Moesim, tmp_pat
     assert not Path("f.png").exists()
 
 
+def test_no_more_than_fifty_problems_are_told(moesim: Moesim) -> None:
+    row = published(1, "h100-ib,deepep-ll,combine", "validate")[0]
+    Path("bad.csv").write_text("\n".join([HEAD, *[row.replace(",combine,", ",broadcast,")] * 2000]) + "\n")
+    ran = moesim("validate", "--measurements", "bad.csv")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.count("unknown op") == 50
+    assert ran.err.splitlines()[-1] == "moesim: and 1,950 more problems"
+
+
+@pytest.mark.parametrize("odd", ["\x1b[31m", "\x9b31m", "\u202e", "[/red]"])
+@pytest.mark.parametrize("pod", ["h100-ib", "mars"])
+def test_no_control_character_of_a_file_reaches_the_terminal(moesim: Moesim, odd: str, pod: str) -> None:
+    row = published(1, "h100-ib,deepep-ll,combine", "validate")[0].replace("h100-ib", pod)
+    rows = [HEAD, odd + row, row.replace(f",{pod},", f",{pod}{odd},").replace("n", "m", 1)]
+    Path("odd.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    ran = moesim("validate", "--measurements", "odd.csv")
+    assert ran.code == (1 if pod == "mars" else 0)
+    assert all(line.isprintable() for line in (ran.out + ran.err).splitlines())
+    shown = odd if odd.isprintable() else odd.encode("unicode_escape").decode()
+    assert shown in ran.out
+    Path("odd.csv").write_text("\n".join([HEAD, row, odd + row, odd + row]) + "\n", encoding="utf-8")
+    assert all(line.isprintable() for line in moesim("validate", "--measurements", "odd.csv").err.splitlines())
+
+
 def test_the_figure_is_written_and_named_on_stderr(moesim: Moesim, some: Path, tmp_path: Path) -> None:
     ran = moesim("validate", "--measurements", str(some), "--figure", "f.png", "--json")
     assert (ran.code, ran.err) == (0, "written to f.png\n")
