@@ -154,7 +154,8 @@ def build(scenario: Scenario) -> Built:
     layers: tuple[int, ...] = ()
     if model is not None:
         layers = _layers(scenario, model, collect)
-        collect.problems += _misfits(scenario, model, pairs)
+        room = None if pod is None else len(pod.devices)
+        collect.problems += _misfits(scenario, model, pairs, room)
         if layers:
             collect.problems += _too_large(scenario, model, layers)
     if pod is not None:
@@ -300,11 +301,16 @@ def _too_large(scenario: Scenario, model: MoEModel, layers: tuple[int, ...]) -> 
 
 
 def _misfits(
-    scenario: Scenario, model: MoEModel, strategies: tuple[tuple[Protocol, Balancer], ...]
+    scenario: Scenario,
+    model: MoEModel,
+    strategies: tuple[tuple[Protocol, Balancer], ...],
+    room: int | None,
 ) -> Iterator[Problem]:
+    """``room``: devices of the pod, if it could be read."""
     document, ep = scenario.document, scenario.ranks.ep
     if model.experts % ep:
-        legal = ", ".join(str(n) for n in range(1, model.experts + 1) if model.experts % n == 0)
+        most = min(model.experts, room or model.experts)
+        legal = ", ".join(str(n) for n in range(1, most + 1) if model.experts % n == 0)
         message = f"{ep} ranks do not divide the {model.experts} experts of {model.name}"
         yield document.problem(("ranks", "ep"), message, legal)
         return  # what follows would only say it again

@@ -40,8 +40,12 @@ _BOUNDS = {
     "too_long": "at most {max_length} of them",
     "string_too_short": "at least {min_length} characters",
     "string_too_long": "at most {max_length} characters",
+    "multiple_of": "a multiple of {multiple_of}",
     "string_pattern_mismatch": "text that matches {pattern}",
 }
+
+
+_MISMATCHES = {*_TYPES, "literal_error", "enum"}
 
 
 @runtime_checkable
@@ -118,6 +122,9 @@ def _at(
 ) -> Iterator[Problem]:
     name = ".".join(str(step) for step in loc) or "the file"
     legal: list[str] = []
+    # A list that is wrong in itself: that it is no other branch of a union adds nothing.
+    if any(item["type"] == "twice" for item in items):
+        items = [item for item in items if item["type"] not in _MISMATCHES]
     for item in items:
         kind, context = item["type"], item.get("ctx") or {}
         if kind == "extra_forbidden":

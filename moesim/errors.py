@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-
 MOST_TOLD = 50
 """Problems that the text of an error holds."""
 

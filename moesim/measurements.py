@@ -52,6 +52,13 @@ _WHOLE = ("ep", "tokens_per_rank", "hidden", "topk", "experts", "sms", "send_byt
 _NEEDED = ("id", "pod", "protocol", "op", "ep", "latency_us", "split")
 _WORDS = {"op": (*OPERATIONS, COMPUTE), "split": SPLITS}
 _UNIT = {"latency_us": "us", "send_bytes": "bytes"}
+_LEGAL = {
+    "id": "a name, each once",
+    "pod": "the name of a pod, such as h800-ib",
+    "protocol": "the name of a protocol, such as deepep-ll",
+    "ep": f"a whole number from 1 to {_LARGEST['ep']:,}",
+    "latency_us": "a positive number of us, such as 118.5",
+}
 _MOST_WHOLE = 10**15
 _SHORTEST, _LONGEST = 1e-6, 1e12
 """Times [us] beyond these are no measurement of anything here."""
@@ -197,7 +204,7 @@ class _Row:
         cell = {name: self.cells[number].text.strip() for name, number in self.place.items()}
         for name in _NEEDED:
             if not cell[name]:
-                self.complain(name, f"{name} is blank", ", ".join(_WORDS.get(name, ())) or None)
+                self.complain(name, f"{name} is blank", ", ".join(_WORDS.get(name, ())) or _LEGAL[name])
         for name, words in _WORDS.items():
             if cell[name] and cell[name] not in words:
                 self.complain(name, f"unknown {name} {cell[name]!r}", nearest(cell[name], list(words)))
@@ -241,9 +248,7 @@ class _Row:
         """[s]"""
         value = float(text) if _DECIMAL.fullmatch(text) else math.nan
         if text and not _SHORTEST <= value <= _LONGEST:
-            self.complain(
-                "latency_us", self._no_number("latency_us", text), "a positive number of us, such as 118.5"
-            )
+            self.complain("latency_us", self._no_number("latency_us", text), _LEGAL["latency_us"])
         return value * 1e-6
 
     @staticmethod

@@ -103,7 +103,12 @@ class _Override:
         for depth, step in enumerate(self.steps):
             document = self._opened(document, loc, depth)
             loc = (*loc, self._step(document.get(loc), step, depth))
-        return document.graft(loc, self.value)
+        document = document.graft(loc, self.value)
+        if len(loc) > 1 and _NAME_KEY.get(str(loc[-2])) == loc[-1]:
+            # The whole is another thing now: what is wrong with it is wrong with the override.
+            whole = {loc[:-1]: document.values[loc]}
+            document = replace(document, values={**document.values, **whole})
+        return document
 
     def _opened(self, document: Document, loc: Loc, depth: int) -> Document:
         """``document`` with something at ``loc`` that has parts."""

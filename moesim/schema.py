@@ -175,7 +175,7 @@ def _distinct(items: tuple[Any, ...]) -> tuple[Any, ...]:
     if twice:
         more = f" and {len(twice) - 8} others" if len(twice) > 8 else ""
         shown = ", ".join(map(str, twice[:8])) + more
-        raise PydanticCustomError("twice", "{items} more than once", {"items": shown})
+        raise PydanticCustomError("twice", "{items} more than once", {"items": shown, "legal": "each once"})
     return items
 
 

@@ -149,6 +149,26 @@ def test_a_folder_whose_name_is_no_text(
 
 
 @pytest.mark.parametrize(
+    ("override", "column", "said", "legal"),
+    [
+        ("ranks.place=[0, 0]", 13, "ranks.place: 0 more than once", "each once"),
+        ("ranks.place=1", 13, "ranks.place cannot be 1", "one of: packed, spread or a list"),
+        ("ranks.ep=33", 10, "33 ranks do not divide the 64 experts", "1, 2, 4, 8, 16"),
+        ("strategies.nccl.protocol.kind=ubep", 31, "ubep needs atomic-512B", "`assume: [atomic-512B]`"),
+        ("strategies.nccl.protocol={kind: deepep-ht, sms: 13}", 49, "sms cannot be 13", "a multiple of 2"),
+    ],
+)
+def test_an_override_is_shown_with_what_is_legal_and_nothing_else(
+    capsys: pytest.CaptureFixture[str], override: str, column: int, said: str, legal: str
+) -> None:
+    lines = refused(capsys, "run", "x.yaml", "--set", override).splitlines()
+    (at,) = [number for number, line in enumerate(lines) if said in line]
+    assert lines[at].startswith(f"moesim: --set:1:{column}: ")
+    assert lines[at + 3].startswith(f"  legal: {legal}")
+    assert not any("list of 2" in line or "x.yaml" in line for line in lines)
+
+
+@pytest.mark.parametrize(
     ("pod", "protocol", "said", "legal"),
     [
         ("gb200-nvl72", "{kind: deepep-v2, sms: 153}", "153 SMs of 152", "at most 152"),

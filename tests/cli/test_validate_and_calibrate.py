@@ -120,7 +120,9 @@ def test_no_control_character_of_a_file_reaches_the_terminal(moesim: Moesim, odd
     shown = odd if odd.isprintable() else odd.encode("unicode_escape").decode()
     assert shown in ran.out
     Path("odd.csv").write_text("\n".join([HEAD, row, odd + row, odd + row]) + "\n", encoding="utf-8")
-    assert all(line.isprintable() for line in moesim("validate", "--measurements", "odd.csv").err.splitlines())
+    assert all(
+        line.isprintable() for line in moesim("validate", "--measurements", "odd.csv").err.splitlines()
+    )
 
 
 def test_the_figure_is_written_and_named_on_stderr(moesim: Moesim, some: Path, tmp_path: Path) -> None:

@@ -137,7 +137,8 @@ def test_latencies_keep_their_digits() -> None:
 )
 def test_a_wrong_cell_is_refused_at_its_place(name: str, value: str, message: str) -> None:
     row = with_cell(name, value)
-    [(line, at, said, _)] = refused(f"{HEAD}\n{with_cell('id', 'first')}\n{row}\n")
+    [(line, at, said, legal)] = refused(f"{HEAD}\n{with_cell('id', 'first')}\n{row}\n")
+    assert legal
     assert (line, at) == (3, column(name, row))
     assert message in said
 
