@@ -166,8 +166,8 @@ def layer_by_tokens(axes: Axes, results: Sequence[Result], baseline: str | None 
 def crossings(x: Sequence[float], base: Sequence[float], other: Sequence[float]) -> list[tuple[float, float]]:
     """Where ``other`` falls below ``base``, straight lines between logarithms: (x, value). All above 0, x rising.
 
-    >>> crossings([1, 100], [1, 10], [2, 5])
-    [(10.0, 3.1622776601683795)]
+    >>> [(round(x, 6), round(value, 6)) for x, value in crossings([1, 100], [1, 10], [2, 5])]
+    [(10.0, 3.162278)]
     """
     found = []
     points = np.log([x, base, other]).T
