@@ -13,7 +13,7 @@ from moesim.balancers import BALANCERS, Balancer, Context, static_assignment
 from moesim.build import Built, build, check_type
 from moesim.contention import Resources, demand
 from moesim.placement import Assignment, Placement
-from moesim.plan import FloatArray, FlowSet, IntArray, Local, Transfer
+from moesim.plan import FloatArray, FlowSet, IntArray, Local
 from moesim.protocols import Case
 from moesim.record import Record
 from moesim.result import Result, sources_of
@@ -184,10 +184,7 @@ def _idle_inputs(built: Built, pod: _Pod, records: list[Record]) -> Iterator[str
     _, _, batch = next(_batches(built, pod))
     off = frozenset(scenario.switch_off)
     for term in scenario.switch_off:
-        with_and_without = (
-            [_costs(built, pod, one, batch, terms) for one in chosen] for terms in (off, off - {term})
-        )
-        if all(np.array_equal(one, other) for one, other in zip(*with_and_without, strict=True)):
+        if all(_same(built, pod, one, batch, (off, off - {term})) for one in chosen):
             yield f"switch_off: {term} has no effect on these strategies"
 
 
@@ -228,16 +225,31 @@ def _idle_background(built: Built, pod: _Pod, records: list[Record]) -> Iterator
         yield f"background.{number} has no effect: nobody else's flows cross what it crosses"
 
 
-def _costs(built: Built, pod: _Pod, one: Strategy, batch: _Batch, off: frozenset[str]) -> FloatArray:
-    """Everything that a cost term can change in a strategy: when its stages end, what its phases take, its buffers."""
-    case = _case(built, pod, one, batch, off)
-    plan = strategy.plan(one, case, built.expert_dtype, built.train)
-    closed = bounds.run(plan, pod.resources(one))
-    ends = [closed.end(stage) for stage in plan.ends]
-    local = [phase.duration for phase in plan.phases if isinstance(phase, Local)]
-    cores = [phase.flows.core_s.sum(keepdims=True) for phase in plan.phases if isinstance(phase, Transfer)]
-    sizes = np.array(list(strategy.buffers(one, case, built.expert_dtype, built.train).values()))
-    return np.concatenate([*ends, *local, *cores, sizes])
+def _same(
+    built: Built, pod: _Pod, one: Strategy, batch: _Batch, terms: tuple[frozenset[str], frozenset[str]]
+) -> bool:
+    """Whether a strategy's answer for ``batch`` is the same with either of ``terms`` switched off.
+
+    That is when its stages end, in the bound and to within the tolerance in ``fluid``, what its phases take, its
+    buffers.
+    """
+    plans, answers = [], []
+    for off in terms:
+        case = _case(built, pod, one, batch, off)
+        plan = strategy.plan(one, case, built.expert_dtype, built.train)
+        ranked, largest = bounds.stages(bounds.run(plan, pod.resources(one)), pod.resources(one))
+        local = [phase.duration for phase in plan.phases if isinstance(phase, Local)]
+        sizes = strategy.buffers(one, case, built.expert_dtype, built.train)
+        plans.append(plan)
+        answers.append(np.concatenate([*ranked.values(), *local, [*largest.values()], [*sizes.values()]]))
+    equal = np.array_equal(answers[0], answers[1])
+    if not equal or built.scenario.fidelity == "bound":
+        return equal
+    tolerance, background, times = built.scenario.tolerance, _background(built), []
+    for plan in plans:
+        ran = execution.run(plan, pod.resources(one), tolerance=tolerance, background=background)
+        times.append(np.concatenate(list(timing.stages(ran).values())))
+    return np.allclose(times[0], times[1], rtol=max(tolerance, 1e-9), atol=0)
 
 
 def _hashes(built: Built, chosen: Sequence[Strategy]) -> dict[str, str]:

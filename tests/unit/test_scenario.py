@@ -323,7 +323,7 @@ def test_plain_data_that_is_nested_too_deep_is_refused() -> None:
     endless: dict[str, Any] = {}
     endless["model"] = endless
     for data in ({"model": deep}, endless):
-        with pytest.raises(InputError, match="model.*: nested more than 50 deep"):
+        with pytest.raises(InputError, match=r"model.*: nested more than 50 deep"):
             scenario.from_mapping(data)
 
 

@@ -121,6 +121,23 @@ def test_a_term_without_effect_is_named(run):
     assert "switch_off: imbalance has no effect on these strategies" in result.warnings
 
 
+@pytest.mark.parametrize("fidelity", ["fluid", "bound"])
+def test_a_term_that_changes_costs_and_no_answer_is_named(run, fidelity):
+    """Copies are dealt to cores, but so few of them keep no core longer than the NIC."""
+    few = ("topology=h100-ib", "strategies=[{name: n, protocol: deepep-ll}]")
+    named = "switch_off: imbalance has no effect on these strategies"
+    for others, idle in ((few, True), ((), False)):
+        off, on = (
+            run(f"switch_off=[{terms}]", "workload.layers=1", *others, fidelity=fidelity)
+            for terms in ("imbalance", "")
+        )
+        same = [
+            np.allclose(first.stages["layer"], second.stages["layer"], rtol=0.003)
+            for first, second in zip(off.strategies, on.strategies, strict=True)
+        ]
+        assert (named in off.warnings) == all(same) == idle
+
+
 def test_background_slows_fluid_and_is_idle_in_a_bound(run):
     busy = ("workload.tokens_per_rank=64", "model.hidden=7168", "workload.layers=1")
     others = "background=[{src: 1, dst: 9, size: 1GB}]"
@@ -228,5 +245,5 @@ def test_a_fault_slows_what_crosses_it(run):
 
 @pytest.mark.parametrize("call", [simulate.run, simulate.bound])
 def test_only_a_scenario_is_simulated(call):
-    with pytest.raises(TypeError, match="as moesim.load gives it, not a int"):
+    with pytest.raises(TypeError, match=r"as moesim\.load gives it, not a int"):
         call(3)
