@@ -354,6 +354,8 @@ def _measured(path: str) -> Measurements:
     found = measurements.load(resources.find("measurements", path))
     if found.ignored:
         ending.say(f"columns that have no effect: {', '.join(found.ignored)}")
+    if cells := measurements.unread(found.rows):
+        ending.say(f"cells that have no effect: {', '.join(cells)}")
     return found
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -106,6 +107,26 @@ class Measurements:
     rows: tuple[Measurement, ...]
     ignored: tuple[str, ...] = ()
     digest: str = ""
+
+
+_SHAPE = ("tokens_per_rank", "hidden", "top_k", "experts")
+_UNREAD = {
+    "alltoall": _SHAPE,
+    COMPUTE: ("tokens_per_rank", "combine_dtype", "sms", "send_bytes"),
+    **dict.fromkeys(("dispatch", "combine", "prepare"), ("send_bytes",)),
+}
+"""Operation -> what of a row says nothing about it."""
+
+
+def unread(rows: Iterable[Measurement]) -> list[str]:
+    """Cells that are filled in and have no effect, in words: columns and numbers of rows by operation."""
+    counts = Counter(
+        (row.op, name) for row in rows for name in _UNREAD[row.op] if getattr(row, name) not in (None, "")
+    )
+    return [
+        f"{'topk' if name == 'top_k' else name} in {count} row{'s' * (count > 1)} of {op}"
+        for (op, name), count in counts.items()
+    ]
 
 
 @dataclass(frozen=True)

@@ -99,6 +99,16 @@ def test_a_file_of_which_nothing_can_be_modelled_is_a_no(moesim: Moesim, tmp_pat
     assert not Path("f.png").exists()
 
 
+def test_cells_that_say_nothing_about_their_operation_are_named(moesim: Moesim) -> None:
+    row = published(1, "h100-ib,deepep-ll,combine", "validate")[0].split(",")
+    columns = HEAD.split(",")
+    row[columns.index("send_bytes")] = "4096"
+    rows = [",".join([f"r{number}", *row[1:]]) for number in range(2)]
+    Path("more.csv").write_text("\n".join([HEAD, *rows]) + "\n")
+    ran = moesim("validate", "--measurements", "more.csv")
+    assert (ran.code, ran.err) == (0, "moesim: cells that have no effect: send_bytes in 2 rows of combine\n")
+
+
 def test_no_more_than_fifty_problems_are_told(moesim: Moesim) -> None:
     row = published(1, "h100-ib,deepep-ll,combine", "validate")[0]
     Path("bad.csv").write_text("\n".join([HEAD, *[row.replace(",combine,", ",broadcast,")] * 2000]) + "\n")
