@@ -192,10 +192,11 @@ def _strategies(
 ) -> tuple[Strategy, ...]:
     found: list[Strategy] = []
     for number, (spec, pair) in enumerate(zip(scenario.strategies, pairs, strict=True)):
-        loc: Loc = ("strategies", number)
+        # What has no place of its own is the number of send cores.
+        loc: Loc = ("strategies", number, "protocol", "cores")
         file = None
         if spec.calibration is not None:
-            loc = (*loc, "calibration")
+            loc = ("strategies", number, "calibration")
             file = resources.find("calibration", spec.calibration, scenario.base)
         one = collect.attempt(loc, lambda: strategy.build(spec.name, *pair, spec.assume, pod, file))  # noqa: B023
         found += [] if one is None else [one]

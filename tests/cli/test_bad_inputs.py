@@ -175,6 +175,7 @@ def test_an_override_is_shown_with_what_is_legal_and_nothing_else(
         ("h800-ib", "{kind: deepep-v2, sms: 133}", "133 SMs of 132", "at most 132"),
         ("gb200-nvl72", "{kind: hybrid-ep, sms: 4000}", "4000 SMs of 152", "at most 152"),
         ("h800-ib", "{kind: deepep-ht, sms: 134}", "134 SMs of 132", "at most 132"),
+        ("cloudmatrix384", "{kind: cann-ep, cores: 49}", "49 send cores", "cores from 2 to 48"),
     ],
 )
 def test_no_more_cores_than_the_device_has(
