@@ -160,7 +160,7 @@ def plan(placement: IntArray, expert_load: Floats, host: IntArray) -> SwiftPlan:
         new = np.empty_like(old)
         for one, table in zip(np.unique(host), tables, strict=True):
             new[host == one] = table.slots
-        if largest * mean < before[layer] * reference and _may_be(new, old):
+        if largest * mean < before[layer] * reference * (1 - TIE) and _may_be(new, old):
             found[layer], after[layer] = new, largest
     gained = np.divide(after, before, out=np.ones(layers), where=before > 0)
     change = bool(after.sum() < CHANGE * before.sum())
@@ -230,7 +230,7 @@ class _Layer:
         may = room & ~self.here[:, expert] & ~self.sent[self.origin[expert]]
         if not may.any():
             return False
-        self._put(expert, int(np.where(may, self.load, np.inf).argmin()))
+        self._put(expert, int(np.where(may, _level(self.load), np.inf).argmin()))
         return True
 
     def _put(self, expert: int, rank: int) -> None:
@@ -259,8 +259,8 @@ class _Layer:
 
     def _swap(self, reference: float) -> bool:
         """One swap of two experts between the heaviest rank and the lightest with which it helps enough."""
-        heavy = int(self.load.argmax())
-        for light in np.argsort(self.load, kind="stable").tolist():
+        heavy = int(_level(self.load).argmax())
+        for light in np.argsort(_level(self.load), kind="stable").tolist():
             if light == heavy or self.sent[heavy, light] or self.sent[light, heavy]:
                 continue
             give = np.flatnonzero(self.here[heavy] & ~self.here[light] & ~self.received[heavy])
@@ -291,3 +291,8 @@ class _Layer:
             came = new[~np.isin(new, old)]
             if stays.sum() + len(came) == len(new):
                 new[stays], new[~stays] = old[stays], came
+
+
+def _level(load: Floats) -> Floats:
+    """Loads that only rounding tells apart are one, so that ties go to the lowest rank whatever was added up first."""
+    return np.round(load, 6)

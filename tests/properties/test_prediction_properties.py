@@ -66,4 +66,6 @@ def test_fluid_is_the_bound_where_nothing_contends(row: Measurement, size: int) 
     bound, fluid = asked.seconds(), asked.seconds(fidelity="fluid")
     assert bound <= fluid * (1 + 1e-9)
     # Over several hosts the bound knows not whose flow is the last: one over another rail takes 1.35 us longer.
-    assert fluid == pytest.approx(bound, rel=0.03, abs=1.4e-6 if row.ep > 8 and row.pod.endswith("-ib") else 0.0)
+    assert fluid == pytest.approx(
+        bound, rel=0.03, abs=1.4e-6 if row.ep > 8 and row.pod.endswith("-ib") else 0.0
+    )

@@ -93,7 +93,7 @@ class _Swift:
                     and (self.origin[expert], rank) not in self.transfers
                 ]
                 if able:
-                    self.put(expert, min(able, key=lambda rank: (self.load[rank], rank)))
+                    self.put(expert, min(able, key=lambda rank: (round(self.load[rank], 6), rank)))
         if not any(self.free):
             return
         self.carry()
@@ -122,8 +122,8 @@ class _Swift:
         self.load = [sum(self.weight[e] for e in sorted(held)) for held in self.here]
 
     def swap(self, reference):
-        heavy = min(self.ranks, key=lambda rank: (-self.load[rank], rank))
-        for light in sorted(self.ranks, key=lambda rank: (self.load[rank], rank)):
+        heavy = min(self.ranks, key=lambda rank: (-round(self.load[rank], 6), rank))
+        for light in sorted(self.ranks, key=lambda rank: (round(self.load[rank], 6), rank)):
             if light == heavy or {(heavy, light), (light, heavy)} & self.transfers:
                 continue
             give = sorted(self.here[heavy] - self.here[light] - self.received[heavy])

@@ -65,7 +65,7 @@ def test_swift(case):
             here, largest = here + sets, max(largest, most)
         # Where there are too few experts for all slots, or none is out of balance, all stays as it is.
         whole = all(len(held) == old.shape[2] for held in here)
-        if whole and mean > 0 and before / mean >= 1.01 and largest * mean < before * reference:
+        if whole and mean > 0 and before / mean >= 1.01 and largest * mean < before * reference * (1 - 1e-12):
             assert [set(row) for row in found.placement[layer].tolist()] == here
         else:
             assert found.placement[layer].tolist() == old[layer].tolist()
