@@ -63,11 +63,6 @@ class OneSided(Protocol):
         """Distinct tokens from rank to rank."""
         return case.traffic.rows
 
-    def logical_bytes(self, case: Case, operation: str = "dispatch") -> float:
-        """Rows of one rank, its own included, times their bytes without routing data (section "bandwidth" there)."""
-        row = self.dispatch_row(case.model) if operation == "dispatch" else self.combine_row(case.model)
-        return float(case.traffic.rows.sum(axis=1).max()) * row
-
     def dispatch(self, case: Case, after: tuple[After, ...]) -> tuple[Phase, ...]:
         c, rows = case.calibration, case.traffic.rows
         start = pool.start(case, "dispatch", after)

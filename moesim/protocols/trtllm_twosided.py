@@ -68,11 +68,6 @@ class TwoSided(Protocol):
         """Distinct tokens from rank to rank."""
         return case.traffic.rows
 
-    def logical_bytes(self, case: Case, operation: str = "dispatch") -> float:
-        """Rows of one rank, its own included, times their bytes."""
-        row = self.dispatch_row(case.model) if operation == "dispatch" else self.combine_row(case.model)
-        return float(case.traffic.rows.sum(axis=1).max()) * row
-
     def operation(self, name: str, case: Case) -> tuple[Phase, ...] | None:
         """Prepare is timed by itself."""
         if name == "prepare":

@@ -12,43 +12,17 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
+from commanded import Moesim, Ran
 
 from moesim import simulate
-from moesim.cli import main
 from moesim.errors import InvariantError
 from moesim.result import Result
 
 SMALL = str(Path(__file__).parent / "small.yaml")
-
-
-class Ran(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Moesim = Callable[..., Ran]
-
-
-@pytest.fixture
-def moesim(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Moesim:
-    """Run a command in this process, in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("MOESIM_DEBUG", raising=False)
-
-    def run(*arguments: str) -> Ran:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as exit_:
-            main(arguments)
-        out, err = capsys.readouterr()
-        assert isinstance(exit_.value.code, int)
-        return Ran(exit_.value.code, out, err)
-
-    return run
 
 
 def process(*arguments: str, **options: Any) -> subprocess.Popen[str]:

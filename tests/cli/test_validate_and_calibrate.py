@@ -3,43 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
+from commanded import Moesim
 
 from moesim import resources, yamlio
-from moesim.cli import main
 from moesim.measurements import COLUMNS
 
 HEAD = ",".join(COLUMNS)
-
-
-class Ran(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Moesim = Callable[..., Ran]
-
-
-@pytest.fixture
-def moesim(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Moesim:
-    """Run a command in this process, in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("MOESIM_DEBUG", raising=False)
-
-    def run(*arguments: str) -> Ran:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as exit_:
-            main(arguments)
-        out, err = capsys.readouterr()
-        assert isinstance(exit_.value.code, int)
-        return Ran(exit_.value.code, out, err)
-
-    return run
 
 
 def published(rows: int, *words: str) -> list[str]:
