@@ -133,7 +133,8 @@ class Fluid:
         """Choose the step that starts ``now``: sets ``end``, and what `finishing` tells."""
         self._admit()
         active = self._active
-        horizon = float(self.release[self._waiting].min(initial=np.inf)) - self.now
+        start = float(self.release[self._waiting].min(initial=np.inf))
+        horizon = start - self.now
         self._done, self._ends = np.zeros(0, dtype=np.int64), np.zeros(0)
         if not active.alive:
             self.end = self.now + horizon if len(self._waiting) else self.now
@@ -150,7 +151,7 @@ class Fluid:
                 # What the levels may be too high is given away, so that no resource gives more than it can.
                 active.rate[active.rate < limit] *= 1 - LEVEL * self.tolerance
                 self._done, self._ends = done, self.now + place(active, done, span)
-                self._set_end(span, horizon)
+                self._set_end(span, horizon, start)
                 active.merged = True
                 return
             self._share(limit)
@@ -166,11 +167,10 @@ class Fluid:
             lasted = self.now + first - self.release[active.flows[near]]
             self._done = near[after[near] <= first + INSTANT * lasted]
             self._ends = np.full(len(self._done), self.now + first)
-        self._set_end(min(first, horizon), horizon)
+        self._set_end(min(first, horizon), horizon, start)
 
-    def _set_end(self, span: float, horizon: float) -> None:
-        """End the step after ``span``, exactly at the next start if that is what ends it."""
-        start = float(self.release[self._waiting].min(initial=np.inf))
+    def _set_end(self, span: float, horizon: float, start: float) -> None:
+        """End the step after ``span``, exactly at the next ``start`` if that is what ends it."""
         self.end = start if span >= horizon else self.now + span
         self._ends = np.minimum(self._ends, self.end)
 
